@@ -1,0 +1,1 @@
+"""Ask: tasks, and how a reply to one is verified."""

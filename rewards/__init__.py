@@ -1,0 +1,1 @@
+"""Judge: verdicts, and how a reward is composed of them."""

@@ -1,0 +1,71 @@
+"""What goes into a sandbox and what comes out: one set of models for every backend.
+
+The same objects are used in-process and, later, over HTTP, so they hold plain data only and
+refuse impossible values when they are made. A `Program` carries no expected output: what
+decides a verdict never enters the candidate's process.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Status = Literal["finished", "timeout", "killed", "unavailable"]
+LimitName = Literal["wall", "cpu", "memory", "processes", "output", "file_size", "disk"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Limits(_Model):
+    """What one job may use. Every limit applies to all processes of the job together
+    where the platform can count them so; `Sandbox.guarantees()` says where it cannot."""
+
+    wall_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
+    cpu_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
+    memory_mb: Annotated[int, Field(ge=16, le=65536)] = 512
+    processes: Annotated[int, Field(ge=1, le=4096)] = 16
+    open_files: Annotated[int, Field(ge=8, le=4096)] = 64
+    file_size_mb: Annotated[int, Field(ge=0, le=4096)] = 16
+    disk_mb: Annotated[int, Field(ge=1, le=4096)] = 32
+    disk_inodes: Annotated[int, Field(ge=16, le=1_000_000)] = 1024
+    output_bytes: Annotated[int, Field(ge=1, le=64 << 20)] = 1 << 20
+
+
+class Program(_Model):
+    """One job: the code, the files beside it and the limits it runs under.
+
+    `mode = "fast"` runs in a fork of an already warm interpreter and is meant for jobs whose
+    verdict is computed outside; `"fresh"` execs a new interpreter.
+    """
+
+    language: Literal["python"] = "python"
+    code: Annotated[str, Field(max_length=4 << 20)]
+    files: dict[str, bytes] = {}
+    argv: tuple[str, ...] = ()
+    stdin: bytes = b""
+    limits: Limits = Limits()
+    mode: Literal["fast", "fresh"] = "fast"
+
+
+class Execution(_Model):
+    """What happened to a job.
+
+    `finished`: it ended by itself, with `exit_code` or `signal` set. `timeout`: its wall or
+    CPU limit ended it. `killed`: another limit ended it; `limit` names which. `unavailable`:
+    the sandbox, not the job, failed; `error` says how. An unavailable execution says nothing
+    about the program and is never a score.
+    """
+
+    status: Status
+    exit_code: int | None = None
+    signal: int | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_mb: float = 0.0
+    limit: LimitName | None = None
+    error: str = ""

@@ -1,0 +1,1 @@
+"""Learn: rollouts, groups, batches, loss, step, weights; evaluation; the run's page."""

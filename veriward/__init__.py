@@ -1,0 +1,1 @@
+"""The few public names, and the command line."""
