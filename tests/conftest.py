@@ -1,0 +1,28 @@
+"""What every test may ask for: the public data, or a clear skip."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def data_home() -> Path:
+    return Path(os.environ.get("VERIWARD_TEST_DATA", ROOT.parent / "shared"))
+
+
+@pytest.fixture
+def shared_data() -> Callable[[str], Path]:
+    """A file of the public data sets; skips, saying which, where it is absent."""
+
+    def find(relative: str) -> Path:
+        path = data_home() / relative
+        if not path.exists():
+            pytest.skip(f"public data {relative} is absent under VERIWARD_TEST_DATA={data_home()}")
+        return path
+
+    return find
