@@ -1,1 +1,74 @@
-"""The few public names, and the command line."""
+"""The few public names, lazy; and the check that our rooms are the ones that will be imported.
+
+Outside code imports from here only. Nothing is loaded before it is asked for, so `import veriward`
+costs next to nothing and works without torch. The rooms have plain names (`envs`, `trainer`, ...)
+that another folder on the path can shadow; that is found here, once, instead of as a strange
+AttributeError later.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from envs.base import Env, Reply, Task
+    from rewards.verdict import Verdict
+    from sandbox.models import Program
+
+__all__ = [
+    "Env",
+    "Program",
+    "Reply",
+    "Task",
+    "Verdict",
+]
+
+_HOMES = {
+    "Env": "envs.base",
+    "Program": "sandbox.models",
+    "Reply": "envs.base",
+    "Task": "envs.base",
+    "Verdict": "rewards.verdict",
+}
+_ROOMS = ("sandbox", "rewards", "envs", "trainer")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'veriward' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _check_rooms() -> None:
+    house = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    for room in _ROOMS:
+        found = _place(room)
+        if found != os.path.join(house, room):
+            raise ImportError(
+                f"veriward needs its own package {room!r} from {house}, but Python finds {found or 'none'} first: "
+                f"rename that folder or take its parent off sys.path (run from another folder, unset PYTHONPATH), "
+                f"or install veriward again if its own is missing"
+            )
+
+
+def _place(room: str) -> str | None:
+    """The real folder (or single file) a top-level name would be imported from; None when nowhere."""
+    try:
+        spec = importlib.util.find_spec(room)
+    except ValueError:  # already in sys.modules, and not by the import system
+        return "a module that some code put into sys.modules"
+    if spec is None:
+        return None
+    folders = list(spec.submodule_search_locations or ())
+    return os.path.realpath(folders[0]) if folders else spec.origin
+
+
+_check_rooms()
