@@ -96,6 +96,11 @@ class Env:
     def verify(self, task: Task, reply: Reply) -> Verdict | bool | float | Awaitable[Verdict | bool | float]:
         raise NotImplementedError(f"{type(self).__name__}.verify(task, reply) must return a Verdict, bool or float")
 
+    def messages(self, task: Task) -> list[Message]:
+        """What the policy is shown: the system prompt, when there is one, then the task's prompt."""
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        return [*system, *task.prompt]
+
     def parse(self, text: str) -> Any:
         """What of the text counts as the answer; None when there is none. Default: the text itself."""
         return text
