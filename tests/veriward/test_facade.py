@@ -139,7 +139,7 @@ def test_a_room_shadowed_by_another_package_is_named_with_the_remedy(room: str, 
     (tmp_path / room / "__init__.py").write_text("")
     done = fresh("import veriward", cwd=tmp_path)
     assert done.returncode != 0
-    errors = [line for line in done.stderr.splitlines() if "Error" in line]
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ImportError")]
     assert len(errors) == 1
     assert errors[0].startswith("ImportError: veriward needs its own package")
     assert str((tmp_path / room).resolve()) in errors[0]

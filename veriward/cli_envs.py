@@ -1,0 +1,217 @@
+"""The verbs around an environment: envs, show, verify, eval."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sandbox.errors import ConfigError, VeriwardError
+from veriward.output import interval_text, say, say_block, say_json, say_table
+
+if TYPE_CHECKING:
+    from envs.base import Env, Task
+    from rewards.verdict import Verdict
+
+REPLY_BYTES = 4 << 20
+
+
+def add_verbs(verbs: Any) -> None:
+    envs = verbs.add_parser("envs", help="list the installed environments", description=_envs.__doc__)
+    _add_json(envs)
+    envs.set_defaults(verb=_envs)
+
+    show = verbs.add_parser(
+        "show", help="a task of an environment, a golden reply, its verdict", description=_show.__doc__
+    )
+    _add_env(show)
+    show.set_defaults(verb=_show)
+
+    verify = verbs.add_parser("verify", help="verify one reply to one task", description=_verify.__doc__)
+    _add_env(verify)
+    verify.add_argument("--task", required=True, metavar="ID")
+    verify.add_argument("--reply", required=True, metavar="FILE", help="a UTF-8 text file, or - for stdin")
+    verify.set_defaults(verb=_verify)
+
+    evaluate = verbs.add_parser("eval", help="measure a model's pass@k", description=_eval.__doc__)
+    _add_env(evaluate)
+    evaluate.add_argument("--model", required=True, metavar="PATH", help="a causal-LM directory, or an embedded model")
+    evaluate.add_argument("-n", "--samples", type=_positive, default=8, help="replies sampled a task (default 8)")
+    evaluate.add_argument("-k", type=_positives, default=(1, 8), metavar="1,8", help="the k of pass@k (default 1,8)")
+    evaluate.add_argument("--split", choices=("train", "dev", "test"), default="test")
+    evaluate.add_argument("--limit", type=_positive, metavar="N", help="only the first N tasks")
+    evaluate.add_argument("--temperature", type=float, default=1.0)
+    evaluate.add_argument("--max-tokens", type=_positive, metavar="N", help="longest reply (default: the env's)")
+    evaluate.add_argument("--seed", type=int, default=0)
+    evaluate.add_argument("--out", type=Path, metavar="DIR", help="keep the results and every reply here")
+    evaluate.set_defaults(verb=_eval)
+
+
+def _add_env(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("env", metavar="ENV", help="an installed env, package.module:Class, or a path")
+    parser.add_argument("--env-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the env")
+    _add_json(parser)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout and nothing else")
+
+
+def _envs(args: argparse.Namespace) -> int:
+    """List the installed environments."""
+    from envs.registry import list_envs
+
+    names = list_envs()
+    if args.json:
+        say_json({"envs": names})
+    else:
+        for name in names:
+            say(name)
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    """Show a task of an environment, a golden reply (one whose verdict is known), and the verdict it gets."""
+    env = _load(args)
+    golden = next(iter(env.golden()), None)
+    if golden is None:
+        raise VeriwardError(
+            f"env {env.name} has no golden cases; give it a golden() that yields replies with a known status"
+        )
+    verdict = _judge(env, golden.task, golden.text)
+    if args.json:
+        task = golden.task.to_json()
+        say_json(
+            {"env": env.name, "env_version": env.version, "task": task, "reply": golden.text}
+            | {"expected_status": golden.status, "verdict": verdict.to_json()}
+        )
+        return 0
+    say(f"env {env.name} version {env.version}")
+    say(f"task {golden.task.id} ({golden.task.split})")
+    for message in golden.task.prompt:
+        say_block(f"{message['role']}:", str(message["content"]))
+    say_block(f"golden reply ({golden.why or 'must be ' + golden.status}):", golden.text)
+    _say_verdict(verdict)
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    """Verify the reply in a file against a task; the exit code is 1 when the verifier itself failed (unscored)."""
+    env = _load(args)
+    task = _find_task(env, args.task)
+    verdict = _judge(env, task, _read_reply(args.reply))
+    if args.json:
+        say_json({"env": env.name, "env_version": env.version, "task": task.id, "verdict": verdict.to_json()})
+    else:
+        _say_verdict(verdict)
+    return int(verdict.status == "unscored")
+
+
+def _eval(args: argparse.Namespace) -> int:
+    """Sample replies to an environment's tasks and estimate pass@k without bias, with 95% intervals over tasks."""
+    from trainer.evaluation import evaluate
+    from veriward.progress import shown_progress
+
+    if max(args.k) > args.samples:
+        raise ConfigError(f"-k {max(args.k)} needs at least as many samples a task; set -n {max(args.k)} or lower -k")
+    with shown_progress() as progress:
+        result = evaluate(
+            _load(args),
+            args.model,
+            samples=args.samples,
+            k=args.k,
+            split=args.split,
+            limit=args.limit,
+            temperature=args.temperature,
+            max_tokens=args.max_tokens,
+            seed=args.seed,
+            out=args.out,
+            progress=progress,
+        )
+    data = result.to_json()
+    if args.json:
+        say_json(data)
+        return 0
+    measures = [name for name, value in data.items() if name.startswith("pass@")]
+    say_table(
+        f"{data['env']}, {data['tasks']} {args.split} tasks, {args.samples} samples each, with 95% intervals",
+        ["", "value"],
+        [[name, interval_text(data[name])] for name in measures],
+    )
+    return 0
+
+
+def _load(args: argparse.Namespace) -> Env:
+    from envs.registry import load_env
+
+    return load_env(args.env, **dict(_option(text) for text in args.env_option))
+
+
+def _judge(env: Env, task: Task, text: str) -> Verdict:
+    from envs.verification import Verifier
+
+    with Verifier(env) as verifier:
+        return verifier.verify(task, text)
+
+
+def _find_task(env: Env, task_id: str) -> Task:
+    """Small splits first: a train split may be long."""
+    for split in ("dev", "test", "train"):
+        for task in env.tasks(split):
+            if task.id == task_id:
+                return task
+    raise VeriwardError(f"env {env.name} has no task {task_id!r}; `veriward show {env.name}` prints one with its id")
+
+
+def _read_reply(name: str) -> str:
+    """A reply of at most 4 MiB of UTF-8."""
+    data = sys.stdin.buffer.read(REPLY_BYTES + 1) if name == "-" else _read_bytes(Path(name))
+    if len(data) > REPLY_BYTES:
+        raise VeriwardError(f"--reply {name}: longer than {REPLY_BYTES >> 20} MiB; that is no reply of a model")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise VeriwardError(
+            f"--reply {name}: not UTF-8 text (byte {error.start}); give the reply as plain text"
+        ) from None
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(REPLY_BYTES + 1)
+    except OSError as error:
+        raise VeriwardError(f"--reply {path}: {error.strerror}; give a readable file, or - for stdin") from None
+
+
+def _say_verdict(verdict: Verdict) -> None:
+    say(f"verdict: {verdict.status}, score {'none' if verdict.score is None else f'{verdict.score:g}'}")
+    for name, value in verdict.parts.items():
+        say(f"  {name}: {value:g}")
+    if verdict.detail:
+        say_block("detail:", verdict.detail)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """`digits=3` as TOML says it; what is no TOML value is text."""
+    import tomllib
+
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ConfigError(f"--env-option {text}: write it as key=value, for example digits=3")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def _positives(text: str) -> tuple[int, ...]:
+    return tuple(_positive(part) for part in text.split(","))
