@@ -17,12 +17,18 @@ def data_home() -> Path:
 
 @pytest.fixture
 def shared_data() -> Callable[[str], Path]:
-    """A file of the public data sets; skips, saying which, where it is absent."""
+    """A file of the public data sets; skips, saying which, where it is absent.
+
+    VERIWARD_DATA_REQUIRED=1 (set by .ci/run where the data are there) makes a skip a failure.
+    """
 
     def find(relative: str) -> Path:
         path = data_home() / relative
         if not path.exists():
-            pytest.skip(f"public data {relative} is absent under VERIWARD_TEST_DATA={data_home()}")
+            message = f"public data {relative} is absent under VERIWARD_TEST_DATA={data_home()}"
+            if os.environ.get("VERIWARD_DATA_REQUIRED") == "1":
+                pytest.fail(message)
+            pytest.skip(message)
         return path
 
     return find
