@@ -37,7 +37,8 @@ th, td { padding: 6px 10px; border-bottom: 1px solid #edf0f4; vertical-align: to
 tr:last-child td { border-bottom: 0; } td.figure { font-variant-numeric: tabular-nums; white-space: nowrap; }
 .facts { width: auto; } .rollouts { table-layout: fixed; min-width: 1040px; font-size: 13px; }
 pre { margin: 0; font: 12px/1.45 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere;
-  max-height: 180px; overflow-y: auto; } details pre { max-height: none; } summary { cursor: pointer; font-weight: 600; }
+  max-height: 180px; overflow-y: auto; }
+details pre { max-height: none; } summary { cursor: pointer; font-weight: 600; }
 .status { border-radius: 10px; padding: 1px 9px; background: #edf0f4; white-space: nowrap; }
 .correct { background: #d5f0df; color: #1c5c38; } .partial { background: #fdf0cd; color: #744210; }
 .wrong, .unparsed, .crashed, .timeout { background: #fbdedb; color: #822727; }
@@ -45,7 +46,7 @@ pre { margin: 0; font: 12px/1.45 ui-monospace, monospace; white-space: pre-wrap;
 """
 _SCRIPT = """
 for (const chart of JSON.parse(document.getElementById("charts").textContent))
-  Plotly.newPlot(chart.id, chart.data, chart.layout, {responsive: true, displaylogo: false});
+  Plotly.newPlot(chart.id, chart.data, chart.layout, {responsive: true, displayModeBar: false});
 """
 
 

@@ -102,11 +102,12 @@ def run_charts(record: RunRecord) -> list[Chart]:
 def _held_out(evals: Sequence[Row]) -> Chart:
     """pass@k and greedy accuracy by split, each with its 95 % interval."""
     data: list[dict[str, Any]] = []
+    colours: dict[str, str] = {}
     for split in sorted({str(row.get("split")) for row in evals}):
         rows = [row for row in evals if str(row.get("split")) == split]
         measures = sorted({key for row in rows for key in row if _is_measure(key)}, key=_measure_order)
         for measure in measures:
-            colour = COLOURS[len(data) % len(COLOURS)]
+            colour = colours.setdefault(measure, COLOURS[len(colours) % len(COLOURS)])
             trace = _trace(f"{split} {measure}", rows, measure, colour)
             trace["mode"] = "lines+markers"
             trace["line"]["dash"] = "solid" if split == "test" else "dot"
@@ -197,6 +198,7 @@ def _has_values(trace: dict[str, Any]) -> bool:
 
 def _chart(title: str, unit: str, explanation: str, data: list[dict[str, Any]], *, is_share: bool = False) -> Chart:
     axis = {"gridcolor": _GRID, "zerolinecolor": _GRID, "linecolor": "#a0aec0", "automargin": True}
+    axis |= {"exponentformat": "power", "separatethousands": True}
     y_axis: dict[str, Any] = {**axis, "title": {"text": unit}, "rangemode": "tozero"}
     if is_share:
         y_axis |= {"tickformat": ".0%" if _peak(data) > 0.05 else ".1%"}

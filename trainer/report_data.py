@@ -90,9 +90,7 @@ def _lines(record: RunRecord, path: Path) -> Iterator[Row]:
             else:
                 unread += 1
     if unread:
-        record.notes.append(
-            f"{path.name}: {unread} line{'s' if unread > 1 else ''} could not be read and were left out."
-        )
+        record.notes.append(f"{path.name}: {unread} line{'s' if unread > 1 else ''} could not be read.")
 
 
 def _row(line: bytes) -> Row | None:

@@ -31,8 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
-    except KeyboardInterrupt:
-        note("interrupted")
+    except KeyboardInterrupt as interrupt:  # a run that was stopped says how to go on
+        note(str(interrupt) or "interrupted")
         return 130
     except VeriwardError as error:
         note(str(error))

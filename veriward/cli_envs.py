@@ -113,11 +113,9 @@ def _eval(args: argparse.Namespace) -> int:
     from trainer.evaluation import evaluate
     from veriward.progress import shown_progress
 
-    if max(args.k) > args.samples:
-        raise ConfigError(f"-k {max(args.k)} needs at least as many samples a task; set -n {max(args.k)} or lower -k")
     with shown_progress() as progress:
         result = evaluate(
-            _load(args),
+            args.env,
             args.model,
             samples=args.samples,
             k=args.k,
@@ -126,6 +124,7 @@ def _eval(args: argparse.Namespace) -> int:
             temperature=args.temperature,
             max_tokens=args.max_tokens,
             seed=args.seed,
+            env_options=_options(args),
             out=args.out,
             progress=progress,
         )
@@ -133,19 +132,20 @@ def _eval(args: argparse.Namespace) -> int:
     if args.json:
         say_json(data)
         return 0
-    measures = [name for name, value in data.items() if name.startswith("pass@")]
     say_table(
-        f"{data['env']}, {data['tasks']} {args.split} tasks, {args.samples} samples each, with 95% intervals",
-        ["", "value"],
-        [[name, interval_text(data[name])] for name in measures],
+        f"{result.env}, {args.split} tasks, {args.samples} samples each, with 95% intervals",
+        ["", "value", "tasks"],
+        [[name, interval_text(data[name]), str(found.tasks)] for name, found in result.estimates().items()],
     )
+    for cause, count in result.unscored.items():
+        say(f"unscored: {count} replies ({cause})")
     return 0
 
 
 def _load(args: argparse.Namespace) -> Env:
     from envs.registry import load_env
 
-    return load_env(args.env, **dict(_option(text) for text in args.env_option))
+    return load_env(args.env, **_options(args))
 
 
 def _judge(env: Env, task: Task, text: str) -> Verdict:
@@ -191,6 +191,10 @@ def _say_verdict(verdict: Verdict) -> None:
         say(f"  {name}: {value:g}")
     if verdict.detail:
         say_block("detail:", verdict.detail)
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    return dict(_option(text) for text in args.env_option)
 
 
 def _option(text: str) -> tuple[str, Any]:

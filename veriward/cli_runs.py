@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandbox.errors import ConfigError
-from veriward.output import interval_text, note, say, say_json, say_table
+from veriward.output import interval_text, say, say_json, say_table
 
 if TYPE_CHECKING:
     from trainer.train import RunSummary
@@ -29,6 +27,7 @@ def add_verbs(verbs: Any) -> None:
 
     resume = verbs.add_parser("resume", help="go on with an interrupted run", description=_resume.__doc__)
     resume.add_argument("run", type=Path, metavar="RUN")
+    resume.add_argument("--steps", type=int, metavar="N", help="steps in all (default: as configured)")
     _add_json(resume)
     resume.set_defaults(verb=_resume)
 
@@ -75,24 +74,21 @@ def _train(args: argparse.Namespace) -> int:
             say(config.to_toml().rstrip("\n"))
         return 0
 
-    from trainer.train import default_run_folder, train
-
+    from trainer.train import train
     from veriward.progress import shown_progress
 
-    run = args.out or default_run_folder(config)
-    with _resumable(run), shown_progress() as progress:
-        summary = train(config, run, progress=progress)
+    with shown_progress() as progress:
+        summary = train(config, args.out, progress=progress)
     return _finish(summary, args.json)
 
 
 def _resume(args: argparse.Namespace) -> int:
     """Go on with an interrupted run from its last checkpoint, with its own config."""
     from trainer.train import resume
-
     from veriward.progress import shown_progress
 
-    with _resumable(args.run), shown_progress() as progress:
-        summary = resume(args.run, progress=progress)
+    with shown_progress() as progress:
+        summary = resume(args.run, steps=args.steps, progress=progress)
     return _finish(summary, args.json)
 
 
@@ -152,33 +148,16 @@ def _list_sources(as_json: bool) -> int:
     return 0
 
 
-@contextmanager
-def _resumable(run: Path) -> Iterator[None]:
-    """Ctrl-C says how to go on, if a checkpoint is there to go on from."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if any((run / "checkpoints").glob("step-*")):
-            note(f"interrupted; go on with: veriward resume {run}")
-        else:
-            note(f"interrupted before the first checkpoint; {run} has nothing to resume")
-        raise SystemExit(130) from None
-
-
 def _finish(summary: RunSummary, as_json: bool) -> int:
-    from trainer.report import write_report
-
-    page = write_report(summary.run)
     data = summary.to_json()
     if as_json:
-        say_json({**data, "run": str(summary.run), "report": str(page)})
+        say_json(data)
         return 0
-    before, after = data.get("before") or {}, data.get("after") or {}
-    measures = [name for name in after if name.startswith("pass@")] + [name for name in ("greedy",) if name in after]
+    before, after = data["before"], data["after"]
     say_table(
-        f"{data.get('env')}, held-out {data.get('split', 'test')} tasks, with 95% intervals",
+        f"{data['env']}, held-out {data['split']} tasks, with 95% intervals",
         ["", "before", "after"],
-        [[name, interval_text(before.get(name)), interval_text(after.get(name))] for name in measures],
+        [[name, interval_text(before.get(name)), interval_text(after[name])] for name in after],
     )
-    say(f"report: {page}")
+    say(f"report: {summary.report}")
     return 0
