@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import json
 import os
 import queue
@@ -159,10 +160,11 @@ class _Slot:
             self.discard()
         if answer is None:
             return self._lost(watch, timeout_s)
-        (status, value), *_ = answer.items()
-        if status == "returned":
-            return _Attempt("returned", value=value)
-        return _Attempt(status, error=str(value))  # raised or unavailable
+        if "returned" in answer:
+            return _Attempt("returned", value=answer["returned"])
+        if "raised" in answer:
+            return _Attempt("raised", error=answer["raised"])
+        return _Attempt("unavailable", error=answer["unavailable"])
 
     def discard(self) -> None:
         process, self._process = self._process, None
@@ -170,8 +172,9 @@ class _Slot:
             Watchdog.kill(process)
             process.wait()
             for stream in (process.stdin, process.stdout):
-                if stream:
-                    stream.close()
+                with contextlib.suppress(OSError):  # an unsent request has nowhere to go
+                    if stream:
+                        stream.close()
 
     def _exchange(
         self, process: subprocess.Popen[bytes], request: bytes, watch: Watch, timeout_s: float

@@ -1,0 +1,114 @@
+"""Which part of a reply counts as its answer: the one place that decides it.
+
+The rules are explicit and give one answer or none. A policy can neither hedge (the last box
+counts, and rival boxes in one sentence count as none) nor be paid for thoughts it never finished.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
+_SENTENCE_END = re.compile(r"[.!?](?:\s|\$|\*|\)|$)|\n\s*\n")
+_MARKER = re.compile(
+    r"^[ \t]*\#{4}[ \t]+|^[ \t]*\**A:\**[ \t]*|\banswer[ \t]*\**[ \t]*(?:is|[:=])[ \t]*:?[ \t]*\**[ \t]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
+_PYTHON_TAGS = frozenset({"python", "py", "python3", "py3", "python2", "ipython"})
+_SCANNED_CHARACTERS = 200_000
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """Why a reply has no answer."""
+
+    why: str
+
+
+def extract_answer(text: str, is_whole_text: bool = False) -> str | NoAnswer:
+    r"""The final answer of a reply, as written.
+
+    In this order: text up to the last `</think>` and after a `<think>` left open is set aside;
+    then the last `\boxed{...}` (`\fbox` too), where one left open is no answer, and neither is one
+    that differs from another box in its sentence ("either \boxed{6} or \boxed{7}"); then what
+    follows the last "#### ", "A:", "answer is" or "Answer:"; then, only when `is_whole_text`,
+    everything.
+    """
+    visible = outside_thoughts(text)
+    if not visible.strip():
+        return NoAnswer("nothing outside an unfinished think block" if text.strip() else "the reply is empty")
+    visible = visible[-_SCANNED_CHARACTERS:]
+    boxes = list(_BOX.finditer(visible))
+    if boxes:
+        return _last_box(visible, boxes)
+    markers = list(_MARKER.finditer(visible))
+    if markers and (answer := _first_line(visible[markers[-1].end() :])):
+        return answer
+    if is_whole_text:
+        return visible.strip()
+    return NoAnswer("no box and no final-answer marker")
+
+
+def outside_thoughts(text: str) -> str:
+    """What follows the last closed think block, up to a block left open.
+
+    A template may have opened the block in the prompt, so a lone `</think>` closes one too.
+    """
+    visible = text.rsplit(_THINK_CLOSE, 1)[-1]
+    return visible.split(_THINK_OPEN, 1)[0]
+
+
+def extract_code(text: str) -> str:
+    """The program in a reply: its last Python-tagged fence, else its last fence, else all of it.
+
+    A later untagged fence is usually a sample run, not code (open-r1's extract_code took it).
+    """
+    fences = list(_FENCE.finditer(outside_thoughts(text) + "\n"))
+    tagged = [fence for fence in fences if fence[2].lower() in _PYTHON_TAGS]
+    chosen = (tagged or fences)[-1:]
+    return chosen[0][3] if chosen else outside_thoughts(text)
+
+
+def _last_box(text: str, boxes: list[re.Match[str]]) -> str | NoAnswer:
+    last = boxes[-1]
+    content = _braced(text, last.end())
+    if content is None:
+        return NoAnswer("the last box is not closed")
+    if not content.strip():
+        return NoAnswer("the last box is empty")
+    if len(boxes) > 1:
+        rival = _braced(text, boxes[-2].end())
+        between = text[boxes[-2].end() + len(rival or "") : last.start()]
+        if not _SENTENCE_END.search(between) and _squeezed(rival or "") != _squeezed(content):
+            return NoAnswer("different boxes in one sentence")
+    return content.strip()
+
+
+def _braced(text: str, start: int) -> str | None:
+    """The content of the group that opens at `start`; None when none does or it never closes."""
+    if start >= len(text) or text[start] != "{":
+        return None
+    depth, position = 0, start
+    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
+        position = match.start()
+        if match[0] == "{":
+            depth += 1
+        elif match[0] == "}":
+            depth -= 1
+            if depth == 0:
+                return text[start + 1 : position]
+    return None
+
+
+def _first_line(text: str) -> str:
+    for line in text.lstrip("*_ \t").splitlines():
+        if line.strip(" \t*_"):
+            return line.strip(" \t*_")
+    return ""
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
