@@ -94,9 +94,8 @@ _BY_STEP = (
 
 
 def run_charts(record: RunRecord) -> list[Chart]:
-    charts = [_held_out(record.evals), _rewards(record.train)]
-    charts += [_by_step(lines, record.train) for lines in _BY_STEP]
-    return [*charts, _discards(record.train)]
+    by_step = [_by_step(lines, record.train) for lines in _BY_STEP]
+    return [_held_out(record.evals), _rewards(record.train), _verdicts(record.train), *by_step, _discards(record.train)]
 
 
 def _held_out(evals: Sequence[Row]) -> Chart:
@@ -157,17 +156,34 @@ def _rewards(train: Sequence[Row]) -> Chart:
     return _chart("Reward and its parts", "reward", explanation, [t for t in data if _has_values(t)])
 
 
+def _verdicts(train: Sequence[Row]) -> Chart:
+    data = _one_trace_each("verdict/", train, {})
+    for trace in data:
+        trace["stackgroup"] = "all"
+        trace["name"] = trace["name"].removesuffix("_share")
+    explanation = "What the verifier found, over all sampled replies; unscored is the verifier's own failure."
+    return _chart("Verdicts", "share of replies", explanation, data, is_share=True)
+
+
 def _discards(train: Sequence[Row]) -> Chart:
-    keys = sorted({key for row in train for key in row if key.startswith("discards/")})
-    data: list[dict[str, Any]] = []
-    for index, key in enumerate(keys):
-        bar = _trace(key.removeprefix("discards/"), train, key, COLOURS[index % len(COLOURS)])
-        del bar["mode"], bar["line"]
-        data.append(bar | {"type": "bar", "marker": {"color": COLOURS[index % len(COLOURS)]}})
+    data = _one_trace_each("discards/", train, {"type": "bar"})
+    for trace in data:
+        trace["marker"] = {"color": trace.pop("line")["color"]}
+        del trace["mode"]
     explanation = "Rollouts that were sampled and not trained, by cause."
-    chart = _chart("Discarded rollouts", "rollouts a step", explanation, [t for t in data if _has_values(t)])
+    chart = _chart("Discarded rollouts", "rollouts a step", explanation, data)
     chart.layout["barmode"] = "stack"
     return chart
+
+
+def _one_trace_each(prefix: str, train: Sequence[Row], more: dict[str, Any]) -> list[dict[str, Any]]:
+    """A trace of every metric whose name starts so; absent in a step means none in that step."""
+    keys = sorted({key for row in train for key in row if key.startswith(prefix)})
+    rows = [{**dict.fromkeys(keys, 0), **row} for row in train]
+    return [
+        _trace(key.removeprefix(prefix), rows, key, COLOURS[index % len(COLOURS)]) | more
+        for index, key in enumerate(keys)
+    ]
 
 
 def _by_step(lines: _Lines, train: Sequence[Row]) -> Chart:
