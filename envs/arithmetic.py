@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from envs.base import Env, Golden, Reply, Split, Task
 from envs.data import frozen_tasks
-from envs.procedural import FROZEN_SEED, check_sizes, distinct_items
+from envs.procedural import FROZEN_SEED, TaskStream, check_sizes, distinct_items
 from rewards.verdict import Verdict
 
 MAX_VALUE = 99
@@ -44,9 +44,9 @@ class Arithmetic(Env):
         self.seed = seed
         self.train_size = train_size
 
-    def tasks(self, split: Split) -> Iterator[Task]:
+    def tasks(self, split: Split) -> Iterable[Task]:
         if split == "train":
-            return generate_tasks("train", self.train_size, self.seed)
+            return TaskStream(self.train_size, lambda: generate_tasks("train", self.train_size, self.seed))
         return frozen_tasks(self.name, split)
 
     def parse(self, text: str) -> str | None:

@@ -61,6 +61,24 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class EnvSpec:
+    """What an env was loaded from: a name `load_env` takes, and the options given, plain JSON.
+
+    Enough to load the same env again in another process, and recorded with every result.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "options": dict(self.options)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EnvSpec:
+        return cls(data["name"], data["options"])
+
+
+@dataclass(frozen=True)
 class Golden:
     """A reply whose verdict is known; `status` is the verdict it must get."""
 
@@ -84,6 +102,7 @@ class Env:
     inline: ClassVar[bool] = False
     system_prompt: ClassVar[str] = ""
     rewards: ClassVar[Mapping[str, Any]] = {}
+    spec: EnvSpec | None = None  # set by load_env; None on an env made by hand
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

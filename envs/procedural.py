@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
-from envs.base import Split
+from envs.base import Split, Task
 from sandbox.errors import ConfigError
 
 Item = TypeVar("Item")
@@ -25,6 +26,20 @@ _HELD_OUT: Mapping[int, Split] = {0: "dev", 1: "test"}
 # A short size has few canonical forms. After this many draws in a row without a new one it counts
 # as used up, and the longest size, of which there are always more, takes its turn.
 _PATIENCE = 3000
+
+
+@dataclass(frozen=True)
+class TaskStream:
+    """Tasks made anew each time they are iterated, one at a time; their number is known beforehand."""
+
+    size: int
+    make: Callable[[], Iterator[Task]]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[Task]:
+        return self.make()
 
 
 def split_of(canonical: str) -> Split:

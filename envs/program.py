@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import ClassVar
 
 from envs.base import Env, Split, Task
 from envs.data import frozen_tasks
-from envs.procedural import FROZEN_SEED, check_sizes, distinct_items
+from envs.procedural import FROZEN_SEED, TaskStream, check_sizes, distinct_items
 
 Operation = tuple[str, int]
 Operations = tuple[Operation, ...]
@@ -65,9 +65,9 @@ class ProgramEnv(Env):
         self.seed = seed
         self.train_size = train_size
 
-    def tasks(self, split: Split) -> Iterator[Task]:
+    def tasks(self, split: Split) -> Iterable[Task]:
         if split == "train":
-            return generate_tasks("train", self.train_size, self.seed)
+            return TaskStream(self.train_size, lambda: generate_tasks("train", self.train_size, self.seed))
         return frozen_tasks(self.name, split)
 
     def canonical(self, task: Task) -> str:
