@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from envs.base import Env, Reply, Task
+    from envs.registry import load_env
+    from rewards.mathematics import math_verdict
     from rewards.verdict import Verdict
     from sandbox.models import Program
 
@@ -24,6 +26,8 @@ __all__ = [
     "Reply",
     "Task",
     "Verdict",
+    "load_env",
+    "math_verdict",
 ]
 
 _HOMES = {
@@ -32,6 +36,8 @@ _HOMES = {
     "Reply": "envs.base",
     "Task": "envs.base",
     "Verdict": "rewards.verdict",
+    "load_env": "envs.registry",
+    "math_verdict": "rewards.mathematics",
 }
 _ROOMS = ("sandbox", "rewards", "envs", "trainer")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from sandbox.errors import ConfigError, VeriwardError
 from veriward.output import interval_text, say, say_block, say_json, say_table
 
 if TYPE_CHECKING:
-    from envs.base import Env, Task
+    from envs.base import Env, Split, Task
     from rewards.verdict import Verdict
 
 REPLY_BYTES = 4 << 20
@@ -62,12 +63,21 @@ def _envs(args: argparse.Namespace) -> int:
     """List the installed environments."""
     from envs.registry import list_envs
 
-    names = list_envs()
+    rows = list_envs()
     if args.json:
-        say_json({"envs": names})
-    else:
-        for name in names:
-            say(name)
+        say_json({"envs": [row.to_json() for row in rows]})
+        return 0
+    say_table(
+        "environments",
+        ["name", "version", "train", "dev", "test"],
+        [
+            [row.name, row.version, *(str(row.sizes.get(split, "")) for split in ("train", "dev", "test"))]
+            for row in rows
+        ],
+    )
+    for row in rows:
+        if row.error:
+            say(row.error)
     return 0
 
 
@@ -98,9 +108,10 @@ def _show(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
     """Verify the reply in a file against a task; the exit code is 1 when the verifier itself failed (unscored)."""
+    text = _read_reply(args.reply)
     env = _load(args)
     task = _find_task(env, args.task)
-    verdict = _judge(env, task, _read_reply(args.reply))
+    verdict = _judge(env, task, text)
     if args.json:
         say_json({"env": env.name, "env_version": env.version, "task": task.id, "verdict": verdict.to_json()})
     else:
@@ -149,18 +160,19 @@ def _load(args: argparse.Namespace) -> Env:
 
 
 def _judge(env: Env, task: Task, text: str) -> Verdict:
-    from envs.verification import Verifier
+    from envs.verification import Verifier, build_reply
 
-    with Verifier(env) as verifier:
-        return verifier.verify(task, text)
+    with Verifier(env, workers=1) as verifier:
+        return verifier.verdict_sync(task, build_reply(env, text, env.messages(task)))
 
 
 def _find_task(env: Env, task_id: str) -> Task:
-    """Small splits first: a train split may be long."""
-    for split in ("dev", "test", "train"):
-        for task in env.tasks(split):
-            if task.id == task_id:
-                return task
+    """Golden cases and small splits first: a train split may be long."""
+    goldens = (golden.task for golden in env.golden())
+    splits: tuple[Split, ...] = ("dev", "test", "train")
+    for task in chain(goldens, *(env.tasks(split) for split in splits)):
+        if task.id == task_id:
+            return task
     raise VeriwardError(f"env {env.name} has no task {task_id!r}; `veriward show {env.name}` prints one with its id")
 
 

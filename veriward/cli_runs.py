@@ -120,7 +120,6 @@ def _export_model(args: argparse.Namespace) -> int:
 def _warmup(args: argparse.Namespace) -> int:
     """Rebuild the embedded base model by supervised tuning on procedural demonstrations."""
     from trainer.warmup import warmup
-
     from veriward.progress import shown_progress
 
     with shown_progress() as progress:
@@ -135,11 +134,10 @@ def _warmup(args: argparse.Namespace) -> int:
 
 
 def _list_sources(as_json: bool) -> int:
-    from envs.registry import list_envs
-
+    from envs.registry import env_names
     from trainer.config import preset_names
 
-    presets, envs = preset_names(), list_envs()
+    presets, envs = preset_names(), env_names()
     if as_json:
         say_json({"presets": presets, "envs": envs})
     else:

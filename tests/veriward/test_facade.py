@@ -23,6 +23,8 @@ PUBLIC = {
     "Reply",
     "Task",
     "Verdict",
+    "load_env",
+    "math_verdict",
 }
 BLOCKED = f"""
 import sys
