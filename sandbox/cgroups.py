@@ -1,0 +1,128 @@
+"""A memory and pids cgroup per slot, v1 or v2, where this process may make one.
+
+The slot's process attaches itself once and jobs inherit: attaching each job had a heavy latency
+tail. Limits are written between jobs, when only the slot's own process is inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+_PREFIX = "veriward-"
+_V1 = Path("/sys/fs/cgroup")
+
+
+class SlotCgroup:
+    """The files of one slot's cgroup. Bytes are the kernel's count: anonymous memory, tmpfs, page cache."""
+
+    def __init__(self, memory: Path, pids: Path) -> None:
+        self.directories = sorted({memory, pids})
+        self._memory, self._pids = memory, pids
+        self._is_v2 = (memory / "memory.max").exists()
+        self._baseline = 0
+        self._limits = (0, 0)
+
+    @property
+    def procs_files(self) -> list[str]:
+        return [str(directory / "cgroup.procs") for directory in self.directories]
+
+    def note_baseline(self) -> None:
+        """What the slot itself takes; a job's memory is allowed on top of it."""
+        self._baseline = self._number("memory.current" if self._is_v2 else "memory.usage_in_bytes")
+
+    def prepare(self, memory_mb: int, processes: int) -> None:
+        """Set a job's limits and start its peak count anew."""
+        if self._limits != (memory_mb, processes):
+            self._write_memory_limit(self._baseline + (memory_mb << 20))
+            (self._pids / "pids.max").write_text(str(processes + 1))
+            self._limits = (memory_mb, processes)
+        if not self._is_v2:
+            (self._memory / "memory.max_usage_in_bytes").write_text("0")
+
+    def _write_memory_limit(self, limit: int) -> None:
+        if self._is_v2:
+            (self._memory / "memory.max").write_text(str(limit))
+            with contextlib.suppress(OSError):
+                (self._memory / "memory.swap.max").write_text("0")
+            return
+        memory, swap = self._memory / "memory.limit_in_bytes", self._memory / "memory.memsw.limit_in_bytes"
+        files = [memory, swap] if swap.exists() else [memory]
+        # The kernel keeps memory <= memory+swap at every moment, so a raise starts with the wider one.
+        if limit > int(memory.read_text()):
+            files.reverse()
+        for file in files:
+            file.write_text(str(limit))
+
+    def oom_kills(self) -> int:
+        text = (self._memory / ("memory.events" if self._is_v2 else "memory.oom_control")).read_text()
+        return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+
+    def peak_mb(self) -> float | None:
+        """A job's most memory in MiB, all its processes together; None where it can't be read per job."""
+        if self._is_v2:
+            return None
+        return max(0, self._number("memory.max_usage_in_bytes") - self._baseline) / (1 << 20)
+
+    def _number(self, name: str) -> int:
+        return int((self._memory / name).read_text())
+
+    def remove(self) -> None:
+        """Give the directories back; the kernel may need a moment after the last process left."""
+        for directory in self.directories:
+            for _ in range(50):
+                try:
+                    directory.rmdir()
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.01)
+                else:
+                    break
+
+
+def make_slot_cgroup(name: str) -> SlotCgroup | None:
+    """A new cgroup for a slot, or None where none can be made; `name` must be unique in this process."""
+    if os.geteuid() != 0:
+        return None
+    for memory, pids in _homes():
+        leaf = f"{_PREFIX}{os.getpid()}-{name}"
+        try:
+            for home in {memory, pids}:
+                (home / leaf).mkdir()
+            group = SlotCgroup(memory / leaf, pids / leaf)
+            group.note_baseline()
+            group.oom_kills()
+            (pids / leaf / "pids.max").write_text("max")
+            return group
+        except (OSError, ValueError):
+            for home in {memory, pids}:
+                with contextlib.suppress(OSError):
+                    (home / leaf).rmdir()
+    return None
+
+
+def _homes() -> list[tuple[Path, Path]]:
+    """Where slot cgroups may go: below this process's own v1 cgroups, or at the root of v2."""
+    own = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            own.update(dict.fromkeys(controllers.split(","), path))
+    homes = []
+    if "memory" in own and "pids" in own:
+        homes.append((_V1 / "memory" / own["memory"].lstrip("/"), _V1 / "pids" / own["pids"].lstrip("/")))
+    homes.append((_V1, _V1))
+    return [pair for pair in homes if all((home / "cgroup.procs").exists() for home in pair)]
+
+
+def sweep_leftovers() -> None:
+    """Remove slot cgroups whose owner is dead: a killed process can't do it itself."""
+    for home in {home for pair in _homes() for home in pair}:
+        for directory in home.glob(_PREFIX + "*-*"):
+            owner = directory.name.removeprefix(_PREFIX).split("-")[0]
+            if owner.isdigit() and not Path("/proc", owner).exists():
+                with contextlib.suppress(OSError):
+                    directory.rmdir()

@@ -1,0 +1,79 @@
+"""What a sandbox enforces on this machine, what is weaker here, and why.
+
+Some things are never weaker: a machine that cannot hide the harness's memory, files and
+environment, cut the network, end survivors and forbid writes outside is refused, not listed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Level = Literal["enforced", "weaker"]
+
+
+class Guarantee(BaseModel):
+    """One thing promised: `how` names the mechanism, or for a weaker one what is missing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    level: Level
+    how: str
+
+
+class Guarantees(BaseModel):
+    """All of them for one backend on one machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: str
+    items: tuple[Guarantee, ...]
+
+    def weaker(self) -> tuple[Guarantee, ...]:
+        return tuple(item for item in self.items if item.level == "weaker")
+
+    def enforces(self, name: str) -> bool:
+        """Raises KeyError for a name that no backend promises."""
+        return {item.name: item.level for item in self.items}[name] == "enforced"
+
+
+def local_guarantees(*, as_root: bool, has_cgroup: bool, landlock_abi: int, has_proc: bool) -> Guarantees:
+    """The local backend's, from what its slot found when it started."""
+    identity = "a uid of the slot's own" if as_root else "a user namespace without capabilities"
+    no_cgroup = "no writable memory cgroup: " + ("" if as_root else "not root; ")
+    items = [
+        Guarantee(name="harness", level="enforced", how=f"own pid and mount namespaces, {identity}, fresh interpreter"),
+        Guarantee(name="files", level="enforced", how="read-only root of its own; one tmpfs to write to"),
+        Guarantee(name="network", level="enforced", how="empty network namespace; only unix sockets (seccomp)"),
+        Guarantee(name="survivors", level="enforced", how="every process of the pid namespace killed and reaped"),
+        Guarantee(name="wall", level="enforced", how="killed by the slot, or with it"),
+        Guarantee(name="output", level="enforced", how="killed by its reader"),
+        Guarantee(name="disk", level="enforced", how="tmpfs with capped bytes and inodes"),
+        Guarantee(name="file_size", level="enforced", how="RLIMIT_FSIZE"),
+        Guarantee(name="open_files", level="enforced", how="RLIMIT_NOFILE, per process"),
+        Guarantee(name="processes", level="enforced", how="pids cgroup" if has_cgroup else "RLIMIT_NPROC of its uid"),
+        _cpu(has_proc),
+        Guarantee(
+            name="memory",
+            level="enforced" if has_cgroup else "weaker",
+            how="memory cgroup over all processes and the tmpfs"
+            if has_cgroup
+            else no_cgroup + "RLIMIT_AS per process, and the sum only looked at every 0.1 s",
+        ),
+        Guarantee(
+            name="landlock",
+            level="enforced" if landlock_abi >= 6 else "weaker",
+            how=f"ABI {landlock_abi}"
+            if landlock_abi
+            else "this kernel has no Landlock; the read-only root stands alone",
+        ),
+    ]
+    return Guarantees(backend="local", items=tuple(items))
+
+
+def _cpu(has_proc: bool) -> Guarantee:
+    if has_proc:
+        return Guarantee(name="cpu", level="enforced", how="RLIMIT_CPU per process, the sum looked at every 0.1 s")
+    return Guarantee(name="cpu", level="weaker", how="no /proc in the slot: RLIMIT_CPU per process only")

@@ -1,0 +1,242 @@
+"""A running program: send it input, read its lines, and learn how it ended.
+
+`Sandbox.open` gives one. All bytes go through this object, which stops reading, and the job, at
+its output cap. It belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal
+
+from sandbox.models import Execution, LimitName, Program
+from sandbox.slot import Slot, SlotLost
+
+_CHUNK = 1 << 16
+_GRACE_S = 5.0  # for a slot to end and report a job after its wall limit; then the slot itself is killed
+_ENDED_BY: dict[str, tuple[Literal["timeout", "killed"], LimitName]] = {
+    "wall": ("timeout", "wall"),
+    "cpu": ("timeout", "cpu"),
+    "memory": ("killed", "memory"),
+}
+
+
+class Job:
+    """One execution in progress. Leaving its `with` block ends it, whatever it was doing."""
+
+    def __init__(self, slot: Slot, program: Program, on_end: Callable[[bool], None]) -> None:
+        """`on_end(is_healthy)` is called once, when the slot is free again. Raises SlotLost."""
+        self._slot, self._program, self._on_end = slot, program, on_end
+        self._input = bytearray(program.stdin)
+        self._closes_input = False
+        self._output, self._errors = bytearray(), bytearray()
+        self._next_line = 0
+        self._is_over_cap = False
+        self._report: list[str] | None = None
+        self._result: Execution | None = None
+        self._oom_kills = slot.cgroup.oom_kills() if slot.cgroup else 0
+        self._backstop = time.monotonic() + program.limits.wall_s + _GRACE_S
+        self._start()
+
+    def _start(self) -> None:
+        stdin, self._stdin = os.pipe()
+        self._stdout, stdout = os.pipe()
+        self._stderr, stderr = os.pipe()
+        code = os.memfd_create("program")
+        theirs = [code, stdin, stdout, stderr]
+        try:
+            os.write(code, marshal.dumps((self._program.code, self._program.argv, self._program.files)))
+            os.lseek(code, 0, os.SEEK_SET)
+            for descriptor in (self._stdin, self._stdout, self._stderr):
+                os.set_blocking(descriptor, False)
+            fresh = self._program.mode == "fresh"
+            self._number = self._slot.begin(self._program.limits, fresh=fresh, descriptors=theirs)
+        except BaseException:
+            self._release(is_healthy=False)
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+
+    def send(self, data: bytes) -> bool:
+        """Write to the job's stdin, reading its output meanwhile. False once the job takes no more."""
+        self._input += data
+        try:
+            while self._input and self._stdin >= 0 and self._report is None:
+                self._pump(None)
+        except SlotLost as lost:
+            self._give_up(lost)
+        return self._stdin >= 0 and not self._input and self._result is None
+
+    def receive_line(self, timeout_s: float) -> bytes | None:
+        """The next line of stdout without its newline; None at the end of output, or of the job.
+
+        Raises TimeoutError when no whole line came within `timeout_s` seconds; the job goes on.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            while True:
+                end = self._output.find(b"\n", self._next_line)
+                if end >= 0:
+                    return self._take_line(end, end + 1)
+                if self._stdout < 0 or self._result is not None:
+                    rest = len(self._output)
+                    return self._take_line(rest, rest) if self._next_line < rest else None
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"no line within {timeout_s} s")
+                self._pump(left)
+        except SlotLost as lost:
+            self._give_up(lost)
+            return None
+
+    def _take_line(self, end: int, following: int) -> bytes:
+        line = bytes(self._output[self._next_line : end])
+        self._next_line = following
+        return line
+
+    def close_stdin(self) -> None:
+        """No more input: the job reads the end of file after what was sent."""
+        self._closes_input = True
+        if not self._input:
+            self._stdin = _closed(self._stdin)
+
+    def stop(self) -> None:
+        """End the job now; `finish` tells how. The one method that another thread may call."""
+        self._slot.order_stop(self._number)
+
+    def finish(self) -> Execution:
+        """Close its stdin, wait for its end and report. Never raises for what the job, or its slot, did."""
+        if self._result is not None:
+            return self._result
+        self.close_stdin()
+        try:
+            while self._report is None or self._stdout >= 0 or self._stderr >= 0:
+                self._pump(None)
+        except SlotLost as lost:
+            self._give_up(lost)
+        else:
+            self._result = self._read_report(self._report)
+            self._release(is_healthy=True)
+        assert self._result is not None
+        return self._result
+
+    def _pump(self, timeout_s: float | None) -> None:
+        """Move bytes until something moved or the time is up. Raises SlotLost."""
+        left = self._backstop - time.monotonic()
+        if left <= 0:
+            self._slot.kill()
+            raise SlotLost("it did not end a job that was over its wall time")
+        poller = select.poll()
+        for descriptor in (self._stdout, self._stderr):
+            if descriptor >= 0:
+                poller.register(descriptor, select.POLLIN)
+        if self._stdin >= 0 and self._input:
+            poller.register(self._stdin, select.POLLOUT)
+        if self._report is None:
+            poller.register(self._slot.fileno(), select.POLLIN)
+        for descriptor, _ in poller.poll(1000 * min(left, left if timeout_s is None else timeout_s) + 1):
+            if descriptor == self._stdout:
+                self._stdout = self._read(descriptor, self._output)
+            elif descriptor == self._stderr:
+                self._stderr = self._read(descriptor, self._errors)
+            elif descriptor == self._stdin:
+                self._write()
+            else:
+                self._hear_slot()
+
+    def _hear_slot(self) -> None:
+        report = self._slot.receive()
+        if report[:2] != ["done", str(self._number)] or len(report) != 7:
+            raise SlotLost(f"it said {' '.join(report)[:80]!r}")
+        self._report = report
+
+    def _read(self, descriptor: int, into: bytearray) -> int:
+        data = os.read(descriptor, _CHUNK)
+        if not data:
+            return _closed(descriptor)
+        room = self._program.limits.output_bytes - len(self._output) - len(self._errors)
+        into += data[:room] if room > 0 else b""
+        if len(data) > room and not self._is_over_cap:
+            self._is_over_cap = True
+            self.stop()
+        return descriptor
+
+    def _write(self) -> None:
+        try:
+            del self._input[: os.write(self._stdin, self._input[:_CHUNK])]
+        except BrokenPipeError:
+            self._input.clear()
+            self._stdin = _closed(self._stdin)
+        if self._closes_input and not self._input:
+            self._stdin = _closed(self._stdin)
+
+    def _read_report(self, report: list[str] | None) -> Execution:
+        assert report is not None
+        wait_status, cpu_us, peak_kb, wall_us = (int(word) for word in report[2:6])
+        code = os.waitstatus_to_exitcode(wait_status)
+        status, limit = self._ended_by(report[6], -code)
+        peak_mb = self._slot.cgroup.peak_mb() if self._slot.cgroup else None
+        return Execution(
+            status=status,
+            exit_code=code if code >= 0 and status == "finished" else None,
+            signal=-code if code < 0 else None,
+            stdout=bytes(self._output),
+            stderr=bytes(self._errors),
+            wall_s=wall_us / 1e6,
+            cpu_s=cpu_us / 1e6,
+            peak_memory_mb=peak_kb / 1024 if peak_mb is None else peak_mb,
+            limit=limit,
+        )
+
+    def _ended_by(self, word: str, sig: int) -> tuple[Literal["finished", "timeout", "killed"], LimitName | None]:
+        """Which limit ended it, from the slot's word, the signal, and the cgroup's count of OOM kills."""
+        if self._is_over_cap:
+            return "killed", "output"
+        if word in _ENDED_BY:
+            return _ENDED_BY[word]
+        if word == "told":
+            return "killed", None
+        if sig == signal.SIGXCPU:
+            return "timeout", "cpu"
+        if sig == signal.SIGXFSZ:
+            return "killed", "file_size"
+        if sig == signal.SIGKILL and self._slot.cgroup and self._slot.cgroup.oom_kills() > self._oom_kills:
+            return "killed", "memory"
+        return "finished", None
+
+    def _give_up(self, lost: SlotLost) -> None:
+        if self._result is None:
+            self._result = Execution(
+                status="unavailable",
+                stdout=bytes(self._output),
+                stderr=bytes(self._errors),
+                error=f"the sandbox slot was lost: {lost}",
+            )
+            self._release(is_healthy=False)
+
+    def _release(self, *, is_healthy: bool) -> None:
+        self._stdin, self._stdout, self._stderr = map(_closed, (self._stdin, self._stdout, self._stderr))
+        self._on_end(is_healthy)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._result is None:
+            self.stop()
+            self.finish()
+
+
+def _closed(descriptor: int) -> int:
+    if descriptor >= 0:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    return -1

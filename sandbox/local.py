@@ -1,0 +1,224 @@
+"""The local sandbox: slots that run hostile Python on this machine, with no daemon and as any user.
+
+It promises that a program sees nothing of this process, reaches no network, writes nowhere else
+and outlives nothing; where the machine can't hold that, the first use raises VeriwardError.
+Slots start when first needed (tens of milliseconds) and are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import itertools
+import os
+import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+
+from sandbox.cgroups import sweep_leftovers
+from sandbox.guarantees import Guarantees, local_guarantees
+from sandbox.job import Job
+from sandbox.models import Execution, Program
+from sandbox.slot import Slot, SlotLost, cannot_confine
+
+# Jobs of one zygote share its address-space layout, so it is replaced now and then.
+_JOBS_PER_SLOT = 2000
+
+_live: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+_slot_numbers = itertools.count()
+
+
+class Sandbox:
+    """Runs programs, `slots` at a time. Safe from any thread; close it, or let interpreter exit do so."""
+
+    def __init__(self, *, slots: int | None = None) -> None:
+        """`slots`: jobs at a time, default the CPUs this process may use. Raises VeriwardError off Linux."""
+        if not sys.platform.startswith("linux"):
+            raise cannot_confine(f"a Linux kernel (this is {sys.platform})")
+        self.slots = slots or len(os.sched_getaffinity(0))
+        self._is_closed = False
+        self._reset()
+        sweep_leftovers()
+        _live.add(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._gate = threading.BoundedSemaphore(self.slots)
+        self._all: set[Slot] = set()
+        self._idle: list[Slot] = []
+        self._threads: ThreadPoolExecutor | None = None
+
+    def run_sync(self, program: Program) -> Execution:
+        """Run to the end, waiting for a free slot first. Blocking; safe from any thread or running loop.
+
+        What the program does is in the Execution, never an exception. A lost slot is retried once
+        on a new one; `unavailable` means that failed too and a known-good program fails as well. A
+        program that loses two slots where a known-good one runs is `killed`. Raises VeriwardError
+        where the machine can't confine programs.
+        """
+        return self._run(program, _Handle())
+
+    async def run(self, program: Program) -> Execution:
+        """`run_sync` without blocking the loop. Cancelling it ends the job."""
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="sandbox")
+        handle = _Handle()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, program, handle)
+        except asyncio.CancelledError:
+            handle.cancel()
+            raise
+
+    def open(self, program: Program) -> Job:
+        """Start a program to talk to, as a context manager. Its `stdin` is sent first.
+
+        Never waits for a free slot but adds one for the time, so that holding one job while opening
+        another cannot lock. Raises VeriwardError as `run_sync` does.
+        """
+        for _ in range(2):
+            try:
+                return self._begin(program)
+            except SlotLost as lost:
+                error = lost
+        raise cannot_confine(f"a working slot ({error})")
+
+    def guarantees(self) -> Guarantees:
+        """What is enforced here and what is weaker and why; starts a slot if there is none yet."""
+        slot = self._take()
+        self._give(slot, True)
+        return local_guarantees(
+            as_root=os.geteuid() == 0,
+            has_cgroup=slot.cgroup is not None,
+            landlock_abi=slot.landlock_abi,
+            has_proc=slot.has_proc,
+        )
+
+    def close(self) -> None:
+        """End every slot, and any job still in one. Later use raises RuntimeError."""
+        with self._lock:
+            self._is_closed = True
+            slots, self._all, self._idle = self._all, set(), []
+            threads, self._threads = self._threads, None
+        for slot in slots:
+            slot.kill()
+        if threads is not None:
+            threads.shutdown(wait=True, cancel_futures=True)
+        for slot in slots:
+            slot.close()
+
+    def _run(self, program: Program, handle: _Handle) -> Execution:
+        with self._gate:
+            execution = self._attempt(program, handle)
+            if execution.status == "unavailable" and not handle.is_cancelled:
+                execution = self._attempt(program, handle)
+                if execution.status == "unavailable" and self._attempt(_KNOWN_GOOD, _Handle()).exit_code == 0:
+                    return execution.model_copy(update={"status": "killed", "error": "it ended its slot, twice"})
+            return execution
+
+    def _attempt(self, program: Program, handle: _Handle) -> Execution:
+        try:
+            with self._begin(program) as job, handle.holding(job):
+                return job.finish()
+        except SlotLost as lost:
+            return Execution(status="unavailable", error=f"no sandbox slot: {lost}")
+
+    def _begin(self, program: Program) -> Job:
+        slot = self._take()
+        return Job(slot, program, lambda is_healthy: self._give(slot, is_healthy))
+
+    def _take(self) -> Slot:
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("this Sandbox is closed")
+            if self._idle:
+                return self._idle.pop()
+        number = next(_slot_numbers)
+        slot = Slot(str(number), number)
+        with self._lock:
+            self._all.add(slot)
+        return slot
+
+    def _give(self, slot: Slot, is_healthy: bool) -> None:
+        with self._lock:
+            keep = is_healthy and slot.jobs_started < _JOBS_PER_SLOT and len(self._idle) < 2 * self.slots
+            if keep and not self._is_closed:
+                self._idle.append(slot)
+                return
+            was_mine = slot in self._all
+            self._all.discard(slot)
+        if was_mine:  # else close() has it
+            slot.close()
+
+    def _forget(self) -> None:
+        """In the child of a fork: the slots are the parent's; start with none."""
+        for slot in self._all:
+            slot.forget()
+        self._reset()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class _Handle:
+    """Lets the awaiting side of `run` stop a job that a thread is busy with."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self._lock = threading.Lock()
+        self._job: Job | None = None
+
+    def cancel(self) -> None:
+        with self._lock:
+            self.is_cancelled = True
+            if self._job is not None:
+                self._job.stop()
+
+    @contextlib.contextmanager
+    def holding(self, job: Job):  # type: ignore[no-untyped-def]
+        with self._lock:
+            self._job = job
+            if self.is_cancelled:
+                job.stop()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._job = None
+
+
+_KNOWN_GOOD = Program(code="pass")
+_default: Sandbox | None = None
+_default_lock = threading.Lock()
+
+
+def default_sandbox() -> Sandbox:
+    """The process's shared sandbox, made when first asked for; a forked child gets its own."""
+    global _default
+    with _default_lock:
+        if _default is None or _default._is_closed:
+            _default = Sandbox()
+        return _default
+
+
+def _after_fork_in_child() -> None:
+    global _default_lock
+    _default_lock = threading.Lock()
+    for sandbox in list(_live):
+        sandbox._forget()
+
+
+@atexit.register
+def _close_all() -> None:
+    for sandbox in list(_live):
+        sandbox.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,328 @@
+"""One slot: a confined process, pid 1 of its own namespaces, that forks a job at a time.
+
+Started fresh by `slot.py` with a cleared environment; standard library only. It never reads a
+job's code or input, so a later job's memory holds nothing of an earlier one: the fork that
+becomes the job does. When a job's first process ends, every other process of the namespace is
+killed and reaped before the result is sent, and its tmpfs is dropped before the next job.
+
+Wire: the parent sends one marshalled request per job with four descriptors (program, stdin,
+stdout, stderr); answers are short ASCII lines, since what runs beside hostile code is not to be
+unmarshalled.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import marshal
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from sandbox import confine, landlock, linux, seccomp
+from sandbox.run_main import run_main
+
+_TICK_S = 0.1
+_HEADER_BYTES = 1 << 16
+_RIGHTS_BYTES = socket.CMSG_SPACE(4 * array.array("i").itemsize)
+_JOB_ENVIRONMENT = {"HOME": confine.WORK_DIR, "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+Job = tuple[dict[str, Any], int]  # a request, and the descriptor of its program
+
+
+class Setup:
+    """What the parent decided for this slot, and what the machine turned out to offer."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.uid: int = config["uid"]  # 0: keep the uid, which a user namespace already made harmless
+        self.interpreter_dirs: list[str] = config["interpreter_dirs"]
+        self.cgroup_procs: list[str] = config["cgroup_procs"]
+        self.watch_memory: bool = config["watch_memory"]
+        self.python: str = config["python"]
+        self.run_main_source: str = config["run_main_source"]
+
+    @property
+    def job_uid(self) -> int:
+        return self.uid or confine.INNER_UID
+
+
+def serve(control_fd: int, parent_pid: int) -> Job:
+    """Become the slot's keeper and its pid 1. Returns only in a job's process, ready to run it."""
+    control = socket.socket(fileno=control_fd)
+    parent = os.pidfd_open(parent_pid)
+    setup = Setup(marshal.loads(control.recv(_HEADER_BYTES)))
+    try:
+        confine.enter_namespaces(with_user=not setup.uid)
+    except OSError as error:
+        _refuse(control, f"namespaces ({error.strerror})")
+    first = os.fork()
+    if first:
+        _keep(control, first)
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        kit = Kit(setup)
+    except OSError as error:
+        _refuse(control, f"a root of its own ({error.strerror})")
+    control.send(f"ready landlock={kit.landlock_abi} proc={int(kit.has_proc)}".encode())
+    return _serve_jobs(control, parent, kit)
+
+
+def _refuse(control: socket.socket, missing: str) -> None:
+    control.send(f"refused {missing}".encode())
+    os._exit(3)
+
+
+def _keep(control: socket.socket, first: int) -> None:
+    """Stay outside as the process that the parent can wait for; hand over a handle on pid 1."""
+    handle = array.array("i", [os.pidfd_open(first)])
+    control.sendmsg([b"keeper"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handle)])
+    control.close()
+    _, status = os.waitpid(first, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+class Kit:
+    """Everything a job needs that can be made once: the root, the filters, the limits' baselines."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        for path in setup.cgroup_procs:
+            with open(path, "w") as file:
+                file.write("0")
+        self.proc = confine.build_root(setup.interpreter_dirs)
+        self.has_proc = self.proc >= 0
+        linux.drop_bounding_capabilities()
+        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        linux.prctl(linux.PR_SET_DUMPABLE, 0)
+        self.landlock_abi = landlock.abi()
+        self.ruleset = landlock.make_ruleset(self.landlock_abi, "/job") if self.landlock_abi else -1
+        self.filter = seccomp.Filter()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler would make pid 1 reachable by its jobs
+        os.environ.clear()
+        os.environ.update(_JOB_ENVIRONMENT)
+        self.address_space = self._address_space()
+        gc.collect()
+        gc.freeze()
+
+    def _address_space(self) -> int:
+        """Bytes of address space the interpreter takes before a job asks for any."""
+        if not self.has_proc:
+            return 64 << 20
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def _serve_jobs(control: socket.socket, parent: int, kit: Kit) -> Job:
+    while True:
+        if not _wait_for_request(control, parent):
+            os._exit(0)
+        data, ancillary, _, _ = control.recvmsg(_HEADER_BYTES, _RIGHTS_BYTES)
+        if not data:
+            os._exit(0)
+        if data.startswith(b"kill") or not ancillary:  # a kill that came after its job had ended
+            continue
+        descriptors = array.array("i", bytes(ancillary[0][2]))
+        request = marshal.loads(data)
+        confine.mount_job_dir(kit.setup.job_uid, request["disk_mb"], request["disk_inodes"])
+        child = os.fork()
+        if not child:
+            try:
+                return _become_job(kit, request, descriptors)
+            except BaseException as error:  # no program has run yet: the failure is ours, and said so
+                control.send(f"unready {error!r}".encode())
+                os._exit(1)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        result = Watch(control, parent, kit, request, child).until_empty()
+        control.send(result)
+        confine.drop_job_dir()
+
+
+def _wait_for_request(control: socket.socket, parent: int) -> bool:
+    ready = _poll([control.fileno(), parent], None)
+    return parent not in ready
+
+
+def _poll(descriptors: list[int], timeout_s: float | None) -> list[int]:
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return [fd for fd, _ in poller.poll(None if timeout_s is None else max(0, timeout_s * 1000))]
+
+
+class Watch:
+    """One job as its slot sees it: ends it on time, kills what it left, adds up what it used."""
+
+    def __init__(self, control: socket.socket, parent: int, kit: Kit, request: dict[str, Any], child: int) -> None:
+        self.control, self.parent, self.kit, self.request, self.child = control, parent, kit, request, child
+        self.started = time.monotonic()
+        self.limit = "-"
+        self.status = 0
+        self.cpu_s = 0.0
+        self.peak_kb = 0
+
+    def until_empty(self) -> bytes:
+        """Wait for the job's end, leave no process of it, and return the line that reports it."""
+        handle = os.pidfd_open(self.child)
+        deadline = self.started + self.request["wall_s"]
+        while True:
+            ready = _poll([handle, self.control.fileno(), self.parent], min(deadline - time.monotonic(), _TICK_S))
+            if handle in ready:
+                break
+            if self.parent in ready:
+                os._exit(0)
+            if self.control.fileno() in ready and self._told_to_stop():
+                break
+            if time.monotonic() >= deadline:
+                self.limit = "wall"
+                break
+            if self._over_a_total():
+                break
+        wall_us = int((time.monotonic() - self.started) * 1e6)
+        self._kill_all()
+        os.close(handle)
+        line = f"done {self.request['job']} {self.status} {int(self.cpu_s * 1e6)} {self.peak_kb} {wall_us} {self.limit}"
+        return line.encode()
+
+    def _told_to_stop(self) -> bool:
+        order = self.control.recv(_HEADER_BYTES)
+        if not order:
+            os._exit(0)  # the parent let go of the socket
+        if order != b"kill %d" % self.request["job"]:
+            return False
+        self.limit = "told"
+        return True
+
+    def _kill_all(self) -> None:
+        """SIGKILL everything else in the namespace. The kernel does not let a fork slip through a kill(-1)."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, 0)
+            except ChildProcessError:
+                return
+            self.cpu_s += usage.ru_utime + usage.ru_stime
+            self.peak_kb = max(self.peak_kb, usage.ru_maxrss)
+            if pid == self.child:
+                self.status = status
+
+    def _over_a_total(self) -> bool:
+        """Sums over all processes of the job, which no rlimit bounds."""
+        if not self.kit.has_proc:
+            return False
+        pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+        if sum(_cpu_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK") > self.request["cpu_s"]:
+            self.limit = "cpu"
+        elif self.kit.setup.watch_memory and _memory_kb(pids) > self.request["memory_mb"] * 1024:
+            self.limit = "memory"
+        return self.limit != "-"
+
+
+def _cpu_ticks(pid: str) -> int:
+    """User and system time of a process and of the children it waited for."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return sum(int(field) for field in fields[11:15])
+
+
+def _memory_kb(pids: list[str]) -> int:
+    """Memory of all processes together, pages shared by forks counted once (proportional set size)."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as file:
+                lines = file.readlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+    return total
+
+
+def _become_job(kit: Kit, request: dict[str, Any], descriptors: array.array[int]) -> Job:
+    """From the slot's privileges down to the job's, in the order that each step still allows the next."""
+    program, *streams = descriptors
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+    os.dup2(program, 3, inheritable=False)
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _make_first_to_be_oom_killed(kit)
+    _set_limits(kit, request)
+    if kit.setup.uid:
+        os.setgroups([])
+        os.setresgid(kit.setup.uid, kit.setup.uid, kit.setup.uid)
+        os.setresuid(kit.setup.uid, kit.setup.uid, kit.setup.uid)
+    linux.drop_capabilities()
+    linux.prctl(linux.PR_SET_DUMPABLE, 1)  # its own /proc entry is its own again
+    if kit.landlock_abi:
+        landlock.restrict(kit.ruleset)
+    kit.filter.apply()
+    os.mkdir(confine.WORK_DIR)
+    os.chdir(confine.WORK_DIR)
+    linux.close_from(4)
+    request["python"], request["run_main_source"] = kit.setup.python, kit.setup.run_main_source
+    return request, 3
+
+
+def _make_first_to_be_oom_killed(kit: Kit) -> None:
+    """The job shares its cgroup with its slot; the kernel's choice must fall on the job."""
+    if kit.has_proc and kit.setup.cgroup_procs:
+        file = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=kit.proc)
+        os.write(file, b"1000")
+
+
+def _set_limits(kit: Kit, request: dict[str, Any]) -> None:
+    cpu_s = -int(-request["cpu_s"] // 1)
+    wanted = [
+        (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
+        (resource.RLIMIT_NOFILE, request["open_files"], request["open_files"]),
+        (resource.RLIMIT_FSIZE, request["file_size_mb"] << 20, request["file_size_mb"] << 20),
+        (
+            resource.RLIMIT_NPROC,
+            request["processes"] + _shared_processes(kit),
+            request["processes"] + _shared_processes(kit),
+        ),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_MEMLOCK, 0, 0),
+    ]
+    if kit.setup.watch_memory:
+        most = (request["memory_mb"] << 20) + kit.address_space
+        wanted.append((resource.RLIMIT_AS, most, most))
+    for which, soft, hard in wanted:
+        ceiling = resource.getrlimit(which)[1]
+        if ceiling != resource.RLIM_INFINITY:
+            soft, hard = min(soft, ceiling), min(hard, ceiling)
+        resource.setrlimit(which, (soft, hard))
+
+
+def _shared_processes(kit: Kit) -> int:
+    """Keeper and pid 1 share the job's uid where there is only one uid to have."""
+    return 0 if kit.setup.uid else 2
+
+
+def run_job(request: dict[str, Any], program: int) -> None:
+    """Read the program, lay out its files and run it; never returns. `fresh` execs a new interpreter."""
+    with open(program, "rb") as file:
+        code, argv, files = marshal.loads(file.read())
+    for path, content in {"main.py": code.encode(), **files}.items():
+        if "/" in path:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as out:
+            out.write(content)
+    if request["fresh"]:
+        starter = request["run_main_source"] + "\nrun_main(open('main.py', encoding='utf-8').read(), sys.argv[1:])\n"
+        flags = ["-s", "-P", "-S", "-c", starter, *argv]
+        environment = {**_JOB_ENVIRONMENT, "PYTHONHASHSEED": "0"}
+        os.execve(request["python"], [request["python"], *flags], environment)
+    for name in [name for name in sys.modules if name == "sandbox" or name.startswith("sandbox.")]:
+        del sys.modules[name]
+    run_main(code, argv)
