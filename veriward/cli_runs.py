@@ -71,7 +71,8 @@ def _train(args: argparse.Namespace) -> int:
         if args.json:
             say_json(config.model_dump(mode="json"))
         else:
-            say(config.to_toml().rstrip("\n"))
+            for line in config.to_toml().rstrip("\n").split("\n"):
+                say(line)
         return 0
 
     from trainer.train import train
@@ -141,7 +142,8 @@ def _list_sources(as_json: bool) -> int:
     if as_json:
         say_json({"presets": presets, "envs": envs})
     else:
-        say(f"presets: {', '.join(presets)}\nenvs:    {', '.join(envs)}")
+        say(f"presets: {', '.join(presets)}")
+        say(f"envs:    {', '.join(envs)}")
         say("also a config file (.toml), package.module:Class, or the path of an env's .py file or folder")
     return 0
 

@@ -17,8 +17,8 @@ from trainer.hostile import visible
 SHOWN_CHARACTERS = 4000
 
 
-def say(text: str = "") -> None:
-    print(visible(text))
+def say(line: str) -> None:
+    print(visible(line, one_line=True))
 
 
 def note(text: str) -> None:
@@ -28,8 +28,9 @@ def note(text: str) -> None:
 
 def say_block(title: str, text: str) -> None:
     """A title, then text of any origin, indented so that it cannot pass for output of ours."""
-    shown = visible(text, limit=SHOWN_CHARACTERS)
-    print(title, *(f"  {line}" for line in shown.split("\n")), sep="\n")
+    say(title)
+    for line in visible(text, limit=SHOWN_CHARACTERS).split("\n"):
+        print(f"  {line}")
 
 
 def say_json(value: Any) -> None:
