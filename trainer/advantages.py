@@ -15,7 +15,7 @@ from trainer.algorithm import AdvantageName
 STD_EPSILON = 1e-6
 
 
-def is_constant(rewards: Sequence[float]) -> bool:
+def is_constant(rewards: Sequence[float | None]) -> bool:
     """True when no reward differs from another, compared exactly; also for fewer than two."""
     return all(reward == rewards[0] for reward in rewards)
 

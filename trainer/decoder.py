@@ -166,6 +166,7 @@ class CacheDecoder:
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        self._cache: Any = None
         accepted = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in accepted
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
@@ -179,8 +180,7 @@ class CacheDecoder:
         ids, padding = left_padded(prefixes, device)
         index = torch.tensor(rows, device=device)
         self._padding = padding
-        self._columns = 0
-        self._cache: Any = None
+        self._columns, self._cache = 0, None
         logits = self._forward(ids)[index]
         self._cache.reorder_cache(index)
         self._padding = padding[index]

@@ -11,9 +11,11 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -150,7 +152,7 @@ class Learner:
         try:
             weights = load_file(path / _WEIGHTS_FILE)
             state = torch.load(path / _STATE_FILE, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError) as error:
+        except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError, SafetensorError) as error:
             raise VeriwardError(f"no learner state can be read from {path}: {error}") from error
         own = dict(self.weights())
         if {name: value.shape for name, value in weights.items()} != {name: value.shape for name, value in own.items()}:

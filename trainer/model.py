@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.logging import disable_progress_bar
@@ -75,7 +76,7 @@ def load_model(path: str | Path, device: str = "auto", dtype: torch.dtype = torc
         model, info = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, local_files_only=True, output_loading_info=True
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise VeriwardError(f"the weights at {path} cannot be loaded: {_first_line(error)}") from error
     if info["missing_keys"]:
         names = ", ".join(sorted(info["missing_keys"])[:3])
