@@ -7,9 +7,10 @@ decides a verdict never enters the candidate's process.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Status = Literal["finished", "timeout", "killed", "unavailable"]
 LimitName = Literal["wall", "cpu", "memory", "processes", "output", "file_size", "disk"]
@@ -38,7 +39,9 @@ class Program(_Model):
     """One job: the code, the files beside it and the limits it runs under.
 
     `mode = "fast"` runs in a fork of an already warm interpreter and is meant for jobs whose
-    verdict is computed outside; `"fresh"` execs a new interpreter.
+    verdict is computed outside; `"fresh"` execs a new interpreter. `files` are laid out beside
+    the code, which itself is `main.py`: relative paths inside the work directory, within the
+    limits on disk, inodes and file size.
     """
 
     language: Literal["python"] = "python"
@@ -48,6 +51,29 @@ class Program(_Model):
     stdin: bytes = b""
     limits: Limits = Limits()
     mode: Literal["fast", "fresh"] = "fast"
+
+    @model_validator(mode="after")
+    def _can_be_laid_out(self) -> Program:
+        for path in self.files:
+            _check_path(path)
+        if any("\0" in argument for argument in self.argv):
+            raise ValueError("argv: an argument can't hold a NUL character")
+        sizes = [len(self.code.encode()), *map(len, self.files.values())]
+        limits = self.limits
+        inodes = sum(len(PurePosixPath(path).parts) for path in self.files) + 1
+        if max(sizes) > limits.file_size_mb << 20 or sum(sizes) > limits.disk_mb << 20 or inodes > limits.disk_inodes:
+            raise ValueError(f"code and files ({sum(sizes)} bytes, {inodes} inodes) exceed this program's own limits")
+        return self
+
+
+def _check_path(path: str) -> None:
+    parts = path.split("/")
+    if not path or "\0" in path or len(path.encode()) > 1024 or any(len(part.encode()) > 255 for part in parts):
+        raise ValueError(f"files: {path[:60]!r} is not a possible file name")
+    if path.startswith("/") or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"files: {path!r} must be a plain relative path inside the work directory")
+    if parts[0] == "main.py":
+        raise ValueError("files: 'main.py' is where the code itself goes; give the file another name")
 
 
 class Execution(_Model):

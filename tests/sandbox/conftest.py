@@ -1,0 +1,86 @@
+"""A sandbox to test, inside a second fence: if it leaks, this machine must not pay for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox import Execution, Limits, Program, Sandbox
+from sandbox.errors import VeriwardError
+
+
+def can_confine() -> str:
+    """Empty where programs can run, else the reason they can't."""
+    try:
+        with Sandbox(slots=1) as probe:
+            probe.guarantees()
+    except VeriwardError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def second_fence() -> Iterator[None]:
+    """As root, the tests' own process gets a pids and memory cgroup, which the slots' cgroups lie in."""
+    fences: list[tuple[Path, Path]] = []
+    if os.geteuid() == 0:
+        for controller, name, value in (("pids", "pids.max", "600"), ("memory", "memory.limit_in_bytes", str(3 << 30))):
+            home = Path("/sys/fs/cgroup", controller)
+            fence = home / f"fence-{os.getpid()}"
+            try:
+                fence.mkdir()
+                (fence / name).write_text(value)
+                (fence / "cgroup.procs").write_text(str(os.getpid()))
+            except OSError:
+                continue
+            fences.append((home, fence))
+    yield
+    for home, fence in fences:
+        (home / "cgroup.procs").write_text(str(os.getpid()))
+        try:
+            fence.rmdir()
+        except OSError as error:
+            print(f"a cgroup of the tests was left: {error}", file=sys.stderr)
+
+
+@pytest.fixture(scope="session")
+def box(second_fence: None) -> Iterator[Sandbox]:
+    missing = can_confine()
+    if missing:
+        pytest.skip(missing)
+    with Sandbox(slots=2) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def run(box: Sandbox) -> Callable[..., Execution]:
+    """Run code under limits that a hostile program meets soon."""
+
+    def run_code(code: str, *, mode: str = "fast", stdin: bytes = b"", **limits: float) -> Execution:
+        tight = {"wall_s": 8.0, "memory_mb": 128, "output_bytes": 1 << 16, "disk_mb": 8, "file_size_mb": 4, **limits}
+        return box.run_sync(
+            Program.model_validate({"code": code, "mode": mode, "stdin": stdin, "limits": Limits(**tight)})
+        )
+
+    return run_code
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """Every process that can be seen from outside: pid -> (real uid, command line)."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            status = (entry / "status").read_text()
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            continue
+        if "\nState:\tZ" not in status:
+            uid = next(line.split()[1] for line in status.splitlines() if line.startswith("Uid:"))
+            found[int(entry.name)] = (int(uid), command)
+    return found
