@@ -28,7 +28,9 @@ class CheckpointError(VeriwardError):
     """A checkpoint that cannot be saved, found or trusted."""
 
 
-def save_checkpoint(home: Path, step: int, state: dict[str, Any], write: Callable[[Path], None], keep_last: int) -> Path:
+def save_checkpoint(
+    home: Path, step: int, state: dict[str, Any], write: Callable[[Path], None], keep_last: int
+) -> Path:
     """Save `state` and whatever `write(folder)` puts beside it as home/step-NNNNNN; drop older ones.
 
     Raises CheckpointError when the disk does not take it; earlier checkpoints are then untouched.
@@ -112,7 +114,9 @@ def _explained(home: Path, final: Path) -> Iterator[None]:
         # torch's writer wraps a full disk in a RuntimeError that names only its own line.
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         kept = list_checkpoints(home)
-        rest = f"{kept[-1].name} is whole: free space, then `veriward resume {home.parent}`" if kept else "none before it"
+        rest = (
+            f"{kept[-1].name} is whole: free space, then `veriward resume {home.parent}`" if kept else "none before it"
+        )
         raise CheckpointError(f"{final}: checkpoint not saved ({cause}); {rest}") from error
 
 

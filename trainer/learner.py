@@ -26,7 +26,7 @@ from trainer.logprobs import token_logprobs
 from trainer.model import load_model
 from trainer.objective import clipped_token_loss, is_clipped, k3, token_weights
 
-_STATE_FILE = "learner.pt"
+STATE_FILE = "learner.pt"
 _WEIGHTS_FILE = "model.safetensors"
 
 
@@ -141,7 +141,7 @@ class Learner:
         self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
         state = {"optimizer": self._optimizer.state_dict(), "optimizer_steps": self.optimizer_steps}
-        torch.save(state, path / _STATE_FILE)
+        torch.save(state, path / STATE_FILE)
 
     def load(self, path: str | Path) -> None:
         """Continue bit for bit from what `save` wrote.
@@ -151,7 +151,7 @@ class Learner:
         path = Path(path)
         try:
             weights = load_file(path / _WEIGHTS_FILE)
-            state = torch.load(path / _STATE_FILE, map_location="cpu", weights_only=True)
+            state = torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
         except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError, SafetensorError) as error:
             raise VeriwardError(f"no learner state can be read from {path}: {error}") from error
         own = dict(self.weights())

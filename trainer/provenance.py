@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import subprocess
 from importlib import metadata
@@ -21,6 +22,26 @@ def software_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and its children so far, the running ones (sandbox slots, workers)
+    included where /proc tells; elsewhere those only count once they have ended."""
+    ended = os.times()
+    return ended.user + ended.system + ended.children_user + ended.children_system + _running_children_cpu_s()
+
+
+def _running_children_cpu_s() -> float:
+    ticks = 0
+    for path in Path("/proc/self/task").glob("*/children"):
+        for child in path.read_text().split():
+            try:
+                # The fields after the parenthesised name; utime, stime, cutime, cstime are proc(5)'s 14 to 17.
+                stat = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            ticks += sum(int(number) for number in stat[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
 
 def model_hash(directory: Path) -> str:
@@ -45,4 +66,6 @@ def source_commit() -> str | None:
 
 
 def _git(home: Path, *arguments: str) -> str:
-    return subprocess.run(["git", "-C", str(home), *arguments], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["git", "-C", str(home), *arguments], capture_output=True, text=True, check=True
+    ).stdout.strip()

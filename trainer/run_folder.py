@@ -65,7 +65,7 @@ class RunFolder:
         os.truncate(self.metrics, metrics_bytes)
         self.summary.unlink(missing_ok=True)
         for path in (self.path / "rollouts").glob("step-*.jsonl"):
-            if int(path.stem.removeprefix("step-")) >= step:
+            if int(path.stem.removeprefix("step-")) > step:
                 path.unlink()
 
     def write_rollouts(self, step: int, lines: Iterable[Mapping[str, Any]]) -> None:
