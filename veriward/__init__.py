@@ -17,27 +17,39 @@ if TYPE_CHECKING:
     from envs.base import Env, Reply, Task
     from envs.registry import load_env
     from rewards.mathematics import math_verdict
+    from rewards.programs import code_verdict
     from rewards.verdict import Verdict
+    from sandbox.local import Sandbox
     from sandbox.models import Program
+    from trainer.evaluation import evaluate
+    from trainer.train import train
 
 __all__ = [
     "Env",
     "Program",
     "Reply",
+    "Sandbox",
     "Task",
     "Verdict",
+    "code_verdict",
+    "evaluate",
     "load_env",
     "math_verdict",
+    "train",
 ]
 
 _HOMES = {
     "Env": "envs.base",
     "Program": "sandbox.models",
     "Reply": "envs.base",
+    "Sandbox": "sandbox.local",
     "Task": "envs.base",
     "Verdict": "rewards.verdict",
+    "code_verdict": "rewards.programs",
+    "evaluate": "trainer.evaluation",
     "load_env": "envs.registry",
     "math_verdict": "rewards.mathematics",
+    "train": "trainer.train",
 }
 _ROOMS = ("sandbox", "rewards", "envs", "trainer")
 

@@ -21,10 +21,14 @@ PUBLIC = {
     "Env",
     "Program",
     "Reply",
+    "Sandbox",
     "Task",
     "Verdict",
+    "code_verdict",
+    "evaluate",
     "load_env",
     "math_verdict",
+    "train",
 }
 BLOCKED = f"""
 import sys
@@ -132,7 +136,7 @@ print(json.dumps([min(a for a, _ in pairs), min(b for _, b in pairs)]))
     done = fresh(code, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     bare, help_cost = json.loads(done.stdout)
-    assert help_cost < 2.5 * bare
+    assert help_cost < 3 * bare
 
 
 @pytest.mark.parametrize("room", ["envs", "trainer", "rewards", "sandbox"])
