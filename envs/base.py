@@ -115,6 +115,13 @@ class Env:
     def verify(self, task: Task, reply: Reply) -> Verdict | bool | float | Awaitable[Verdict | bool | float]:
         raise NotImplementedError(f"{type(self).__name__}.verify(task, reply) must return a Verdict, bool or float")
 
+    def prepare(self) -> None:
+        """Called once, in the process that starts the work, before any reply is judged.
+
+        Raise VeriwardError when this machine cannot verify, so that it is said before anything
+        starts rather than once a reply.
+        """
+
     def messages(self, task: Task) -> list[Message]:
         """What the policy is shown: the system prompt, when there is one, then the task's prompt."""
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []

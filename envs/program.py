@@ -13,9 +13,15 @@ from functools import lru_cache
 from itertools import product
 from typing import ClassVar
 
-from envs.base import Env, Split, Task
+from envs.base import Env, Golden, Reply, Split, Task
 from envs.data import frozen_tasks
 from envs.procedural import FROZEN_SEED, TaskStream, check_sizes, distinct_items
+from envs.verdict_memory import VerdictMemory
+from rewards.code_tests import CallCase, CallTests
+from rewards.extraction import extract_code
+from rewards.programs import code_verdict
+from rewards.verdict import Verdict
+from sandbox import Limits, default_sandbox
 
 Operation = tuple[str, int]
 Operations = tuple[Operation, ...]
@@ -43,6 +49,13 @@ _STATEMENT = {
 }
 NAMES = tuple(_APPLY)
 
+# A right reply has about 80 characters; a cap keeps every look at a hostile one cheap.
+MAX_REPLY_CHARACTERS = 8192
+
+# The function needs microseconds. CPU time is what a loop runs into, since wall time also passes
+# while the machine is busy elsewhere.
+_LIMITS = Limits(cpu_s=1.0, wall_s=5.0, memory_mb=128)
+
 # Where functions are compared. Wide enough for every constant to be crossed from both sides
 # (four subtractions of 9 move a boundary by 36), with a few inputs far out.
 GRID = [*range(-48, 57), -1000, -337, 331, 997]
@@ -53,25 +66,84 @@ class ProgramEnv(Env):
     """Write a Python function of one integer that does 2 to 4 operations in order.
 
     The reply is the function, bare or in a code fence. It is run on hidden inputs in the sandbox,
-    which bounds it; the comparison is of integers, in this process.
+    which bounds it; the comparison is of integers, in this process. That is why verify is inline:
+    all it does with the text itself is to cut out at most `MAX_REPLY_CHARACTERS` of code.
     """
 
     name: ClassVar[str] = "program"
     version: ClassVar[str] = "1"
-    inline: ClassVar[bool] = True  # verify only waits for the sandbox, which bounds the candidate
+    inline: ClassVar[bool] = True
 
     def __init__(self, seed: int = 0, train_size: int = 20_000) -> None:
         check_sizes(self.name, seed, train_size)
         self.seed = seed
         self.train_size = train_size
+        self._memory = VerdictMemory(size=4096, threads=8)
 
     def tasks(self, split: Split) -> Iterable[Task]:
         if split == "train":
             return TaskStream(self.train_size, lambda: generate_tasks("train", self.train_size, self.seed))
         return frozen_tasks(self.name, split)
 
+    def parse(self, text: str) -> str | None:
+        """The function's source. None when there is none, or the reply is too long to be a short function."""
+        code = extract_code(text) if len(text) <= MAX_REPLY_CHARACTERS else ""
+        return code if code.strip() else None
+
+    async def verify(self, task: Task, reply: Reply) -> Verdict:
+        try:
+            operations = _checked(task.reference)
+        except (TypeError, ValueError) as error:
+            return Verdict.unscored(f"reference of task {task.id}: {error}")
+        code = self.parse(reply.text)
+        if code is None:
+            return Verdict.failed("unparsed", f"no function in at most {MAX_REPLY_CHARACTERS} characters")
+        tests = call_tests(operations)
+        return await self._memory.verdict((operations, code), lambda: code_verdict(code, tests, limits=_LIMITS))
+
+    def prepare(self) -> None:
+        default_sandbox().guarantees()
+
     def canonical(self, task: Task) -> str:
         return behaviour(task.reference)
+
+    def golden(self) -> Iterator[Golden]:
+        operations = (("mul", 5), ("add", 2))
+        task = make_task("program-golden-0", operations, "dev")
+        right = worked_solution(operations)
+        yield Golden(task, right, "correct", "one statement an operation")
+        yield Golden(task, f"<think>\neasy\n</think>\n```python\n{right}\n```", "correct", "thought, then fenced")
+        yield Golden(task, "f = lambda x: 2 + 5 * x", "correct", "another way to compute the same")
+        for attack, status, why in _ATTACKS:
+            yield Golden(task, attack, status, why)
+
+
+# Replies to "mul 5, add 2" that must not be paid.
+_ATTACKS = (
+    ("def f(x):\n    return x * 5 + 3", "wrong", "off by one"),
+    ("def f(x):\n    return None", "wrong", "nothing returned"),
+    ("def f(x):\n    return x * 5.0 + 2", "wrong", "a float is not an integer"),
+    ("def f(x):\n    return [2, 7, -3].index(2)", "wrong", "a constant that is right nowhere"),
+    ("def g(x):\n    return x * 5 + 2", "crashed", "no function f"),
+    (
+        "class Yes(int):\n    __eq__ = lambda a, b: True\n    __hash__ = int.__hash__\ndef f(x):\n    return Yes(0)",
+        "wrong",
+        "an object equal to everything",
+    ),
+    ("import os\ndef f(x):\n    os._exit(0)", "crashed", "leaves without an answer"),
+    ("raise SystemExit(0)", "crashed", "leaves while it is loaded"),
+    ("def f(x):\n    while True:\n        pass", "timeout", "never ends"),
+    ("def f(x)\n    return x * 5 + 2", "crashed", "not Python"),
+    ("<think>\ndef f(x):\n    return x * 5 + 2", "unparsed", "thinking that never ends"),
+    ("", "unparsed", "nothing at all"),
+    ("x" * 100_000, "unparsed", "far too long"),
+)
+
+
+def call_tests(operations: Operations) -> CallTests:
+    """The hidden calls and what each must return."""
+    cases = tuple(CallCase(args=(x,), expected=run_spec(operations, x)) for x in hidden_inputs(operations))
+    return CallTests(function="f", cases=cases)
 
 
 def generate_tasks(split: Split, size: int, seed: int = FROZEN_SEED) -> Iterator[Task]:

@@ -31,8 +31,8 @@ class Verifier:
     wall_s   time one parse and verify may take in a worker; waiting for a worker is not counted.
     workers  worker processes, started when first needed; an inline env needs none.
 
-    Raises ConfigError for an env that a worker could not load again: one made by hand and not
-    inline.
+    Raises ConfigError for an env that a worker could not load again (one made by hand and not
+    inline), and what the env's `prepare` raises.
     """
 
     def __init__(self, env: Env, *, wall_s: float = 10.0, workers: int = 2) -> None:
@@ -46,6 +46,8 @@ class Verifier:
                     "use load_env(path or package.module:Class), or set inline = True if verify is cheap on any text"
                 )
             self._spec = json.dumps(env.spec.to_json())
+        env.prepare()
+        if not env.inline:
             self._pool = WorkerPool(workers)
 
     async def verdict(self, task: Task, reply: Reply) -> Verdict:
