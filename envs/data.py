@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from envs.base import Env, Split, Task
+from envs.splits import read_split
 from sandbox.errors import VeriwardError
 
 _SHELF = Path(__file__).resolve().parent.parent
@@ -46,7 +47,7 @@ def read_tasks(path: Path) -> Iterator[Task]:
 
 def task_line(task: Task) -> str:
     """One JSONL line, newline included: the form that is frozen and hashed."""
-    return json.dumps(task.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n"
+    return json.dumps(task.to_json(), separators=(",", ":")) + "\n"
 
 
 def tasks_hash(tasks: Iterable[Task]) -> str:
@@ -63,7 +64,7 @@ def data_hash(env: Env, splits: Iterable[Split] = ("dev", "test")) -> str:
     For an env with frozen rows the default is `cat dev.jsonl test.jsonl | sha256sum`; it works for
     any env, so a record made with other held-out tasks never carries the same hash.
     """
-    return tasks_hash(task for split in splits for task in env.tasks(split))
+    return tasks_hash(task for split in splits for task in read_split(env, split))
 
 
 def frozen_tasks(name: str, split: Split) -> Iterator[Task]:

@@ -35,7 +35,9 @@ def env_names() -> list[str]:
 def find_env_class(name: str) -> tuple[type[Env], str]:
     """The class that `name` means, and the name under which another process finds it too."""
     if is_path(name):
-        path, _, class_name = name.rpartition(":") if ".py:" in name else (name, "", "")
+        path, _, class_name = name.rpartition(":")
+        if not path or not class_name.isidentifier():
+            path, class_name = name, ""
         place = Path(path).expanduser().resolve()
         found = _class_in_file(place, class_name)
         return found, f"{place}:{class_name}" if class_name else str(place)
@@ -60,28 +62,27 @@ def _installed(name: str) -> str:
     if Path(name).exists():
         raise VeriwardError(f"env {name} is not installed; for the folder of that name write ./{name}")
     near = difflib.get_close_matches(name, env_names(), n=1)
-    hint = f"did you mean {near[0]}?" if near else f"installed are {', '.join(env_names())}"
-    raise VeriwardError(
-        f"env {name} is not installed; {hint} Else give package.module:Class or a path like ./my_env.py"
-    )
+    hint = f"did you mean {near[0]}" if near else f"is it one of {', '.join(env_names())}"
+    raise VeriwardError(f"env {name} is not installed; {hint}? Or give package.module:Class, or a path: ./my_env.py")
 
 
 def _class_at(target: str, name: str) -> type[Env]:
     module_name, _, class_name = target.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-        for part in class_name.split("."):
-            found = getattr(found, part)
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
             raise VeriwardError(
                 f"env {name}: no module {error.name}; install its package, or give the path of its file"
             ) from error
         raise _import_failed(name, error) from error
-    except AttributeError as error:
-        raise VeriwardError(f"env {name}: {error}; name a class that the module defines") from error
     except (Exception, SystemExit) as error:
         raise _import_failed(name, error) from error
+    try:
+        for part in class_name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise VeriwardError(f"env {name}: {error}; name a class that the module defines") from error
     if not (isinstance(found, type) and issubclass(found, Env)):
         raise VeriwardError(f"env {name}: {target} is {found!r:.80}, not a subclass of veriward.Env")
     return found
@@ -109,15 +110,17 @@ def _class_in_file(place: Path, class_name: str) -> type[Env]:
 
 def _load_file(place: Path) -> ModuleType:
     file = _main_file(place)
+    is_package = file.name == "__init__.py"
     try:
-        content = file.read_bytes()
+        content = b"\0".join(part.read_bytes() for part in (sorted(file.parent.glob("*.py")) if is_package else [file]))
     except OSError as error:
         raise VeriwardError(f"env {place}: cannot read {file}: {error.strerror}; check the path") from error
-    digest = hashlib.blake2b(os.fsencode(file) + b"\0" + content, digest_size=8).hexdigest()
-    module_name = f"veriward_env_{digest}"
+    digest = hashlib.blake2b(os.fsencode(file), digest_size=8)
+    digest.update(content)
+    module_name = f"veriward_env_{digest.hexdigest()}"
     if module_name in sys.modules:
         return sys.modules[module_name]
-    folder = [str(file.parent)] if file.name == "__init__.py" else None
+    folder = [str(file.parent)] if is_package else None
     spec = importlib.util.spec_from_file_location(module_name, file, submodule_search_locations=folder)
     assert spec
     assert spec.loader
@@ -127,7 +130,8 @@ def _load_file(place: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        sys.modules.pop(module_name, None)
+        for loaded in [loaded for loaded in sys.modules if f"{loaded}.".startswith(f"{module_name}.")]:
+            del sys.modules[loaded]
         raise _import_failed(str(place), error) from error
     return module
 

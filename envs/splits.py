@@ -41,7 +41,7 @@ def check_tasks(env: Env, splits: Iterable[Split] = SPLITS) -> dict[Split, list[
     seen: set[str] = set()
     checked: dict[Split, list[Task]] = {}
     for split in splits:
-        tasks = _tasks(env, split)
+        tasks = read_split(env, split)
         if not tasks:
             raise VeriwardError(f'env {env.name}: the {split} split is empty; tasks("{split}") must yield tasks')
         for index, task in enumerate(tasks):
@@ -54,6 +54,16 @@ def check_tasks(env: Env, splits: Iterable[Split] = SPLITS) -> dict[Split, list[
             seen.add(task.id)
         checked[split] = tasks
     return checked
+
+
+def read_split(env: Env, split: Split) -> list[Task]:
+    """The tasks of a split, unchecked. Raises VeriwardError for whatever the env's `tasks` raises."""
+    try:
+        return list(env.tasks(split))
+    except VeriwardError:
+        raise
+    except Exception as error:
+        raise VeriwardError(f'env {env.name}: tasks("{split}") raised {described(error)}') from error
 
 
 def find_overlaps(env: Env, tasks: Mapping[Split, Sequence[Task]] | None = None) -> list[Overlap]:
@@ -85,15 +95,6 @@ def check_disjoint(env: Env, tasks: Mapping[Split, Sequence[Task]] | None = None
         raise VeriwardError(
             f"env {env.name}: splits overlap in {len(overlaps)} tasks, first the {overlaps[0]}; keep each in one split"
         )
-
-
-def _tasks(env: Env, split: Split) -> list[Task]:
-    try:
-        return list(env.tasks(split))
-    except VeriwardError:
-        raise
-    except Exception as error:
-        raise VeriwardError(f'env {env.name}: tasks("{split}") raised {described(error)}') from error
 
 
 def _fault(task: Any, split: Split) -> str:

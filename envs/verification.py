@@ -22,7 +22,7 @@ from envs.loading import described
 from envs.registry import load_env
 from rewards.verdict import Verdict
 from rewards.workers import Outcome, WorkerPool
-from sandbox.errors import ConfigError
+from sandbox.errors import ConfigError, VeriwardError
 
 
 class Verifier:
@@ -63,7 +63,7 @@ class Verifier:
             self._spec,
             *crossing,
             timeout_s=self.wall_s,
-            setup=("envs.verification:load_in_worker", [self._spec]),
+            setup=("envs.verification:load_in_worker", [self._spec, type(self.env).__module__]),
         )
         return _verdict_of(outcome, self.env.name)
 
@@ -125,10 +125,17 @@ def _verdict_of(outcome: Outcome, name: str) -> Verdict:
 _worker_envs: dict[str, Env] = {}
 
 
-def load_in_worker(spec: str) -> None:
-    """Runs once in each worker, outside the time of any verdict."""
+def load_in_worker(spec: str, module: str) -> None:
+    """Runs once in each worker, outside the time of any verdict.
+
+    Raises VeriwardError when the env's file was edited since: two versions in one run would be
+    judged as one.
+    """
     found = EnvSpec.from_json(json.loads(spec))
-    _worker_envs[spec] = load_env(found.name, **found.options)
+    env = load_env(found.name, **found.options)
+    if type(env).__module__ != module:
+        raise VeriwardError(f"env {found.name}: its file changed after it was loaded; start again with the new one")
+    _worker_envs[spec] = env
 
 
 def judge_in_worker(spec: str, task: str, reply: str) -> dict[str, Any]:

@@ -77,6 +77,10 @@ def test_a_folder_is_a_package_with_relative_imports(tmp_path: Path) -> None:
     (tmp_path / "rows.py").write_text("ANSWER = 2\n")
     (tmp_path / "__init__.py").write_text("from .rows import ANSWER\n" + ENV_FILE)
     assert load_env(str(tmp_path)).name == "sums"
+    assert load_env(f"{tmp_path}:Sums").name == "sums"
+    (tmp_path / "rows.py").write_text("OTHER = 2\n")
+    with pytest.raises(VeriwardError, match="cannot import name 'ANSWER'"):
+        load_env(str(tmp_path))
 
 
 def test_a_folder_without_init_is_its_env_py_or_its_only_file(env_file: Path) -> None:
@@ -131,7 +135,7 @@ def test_a_broken_file_is_one_line_naming_the_env_and_the_fault(env_file: Path, 
     ("name", "message"),
     [
         ("arithmetics", "env arithmetics is not installed; did you mean arithmetic?"),
-        ("zzz", "installed are arithmetic, program"),
+        ("zzz", "is it one of arithmetic, program?"),
         ("./nowhere.py", "nowhere.py: no such file or folder; check the path"),
         ("no_such_package.env:Sums", "no module no_such_package; install its package"),
         ("envs.no_such:Sums", "no module envs.no_such; install its package"),

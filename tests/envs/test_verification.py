@@ -121,6 +121,17 @@ def test_an_env_that_no_longer_loads_is_unscored_with_the_cause(tmp_path: Path) 
     assert "no such file or folder" in verdict.detail
 
 
+def test_an_env_edited_under_a_run_is_unscored_not_judged_by_two_versions(tmp_path: Path) -> None:
+    file = tmp_path / "obedient.py"
+    file.write_text(ENV_FILE)
+    env = load_env(str(file))
+    file.write_text(ENV_FILE.replace("return True", "return False"))
+    with Verifier(env, workers=1) as verifier:
+        verdict = verifier.verdict_sync(*_ask(env, "true"))
+    assert verdict.status == "unscored"
+    assert "its file changed after it was loaded" in verdict.detail
+
+
 def test_a_task_that_is_no_plain_json_is_unscored_with_the_cause(verifier: Verifier) -> None:
     task = Task("a", [{"role": "user", "content": "?"}], {1, 2}, "train")
     verdict = verifier.verdict_sync(task, Reply("true"))
