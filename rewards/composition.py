@@ -22,7 +22,7 @@ class RewardTerms(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     correct: _Finite = 1.0
-    """Reward of score 1. A score s between is worth wrong + (correct - wrong) * s."""
+    """Reward of score 1. A score s between is worth correct * s + wrong * (1 - s)."""
     wrong: _Finite = 0.0
     """Reward of score 0; -1 in DAPO as published."""
     overlong_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -51,7 +51,7 @@ def compose_reward(
     """
     if verdict.score is None:
         return None, {}
-    outcome = terms.wrong + (terms.correct - terms.wrong) * verdict.score
+    outcome = terms.correct * verdict.score + terms.wrong * (1.0 - verdict.score)
     parts = {"outcome": outcome, **{f"verdict.{name}": value for name, value in verdict.parts.items()}}
     if not terms.overlong_weight:
         return outcome, parts

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 _SENTENCE_END = re.compile(r"[.!?](?:\s|\$|\*|\)|$)|\n\s*\n")
+# Bounded repetitions: a reply of 100,000 blanks must not cost their square.
 _MARKER = re.compile(
-    r"^[ \t]*\#{4}[ \t]+|^[ \t]*\**A:\**[ \t]*|\banswer[ \t]*\**[ \t]*(?:is|[:=])[ \t]*:?[ \t]*\**[ \t]*",
+    r"^[ \t]{0,8}\#{4}[ \t]|^[ \t]{0,8}\*{0,2}A:|\banswer[ \t]{0,4}\*{0,2}[ \t]{0,4}(?:is\b|[:=])[ \t]{0,4}:?",
     re.IGNORECASE | re.MULTILINE,
 )
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[\w+#.-]*)")
 _PYTHON_TAGS = frozenset({"python", "py", "python3", "py3", "python2", "ipython"})
 _SCANNED_CHARACTERS = 200_000
 
@@ -66,10 +67,27 @@ def extract_code(text: str) -> str:
 
     A later untagged fence is usually a sample run, not code (open-r1's extract_code took it).
     """
-    fences = list(_FENCE.finditer(outside_thoughts(text) + "\n"))
-    tagged = [fence for fence in fences if fence[2].lower() in _PYTHON_TAGS]
-    chosen = (tagged or fences)[-1:]
-    return chosen[0][3] if chosen else outside_thoughts(text)
+    visible = outside_thoughts(text)
+    blocks = _fenced_blocks(visible)
+    tagged = [code for tag, code in blocks if tag.lower() in _PYTHON_TAGS]
+    return (tagged or [code for _, code in blocks] or [visible])[-1]
+
+
+def _fenced_blocks(text: str) -> list[tuple[str, str]]:
+    """(tag, content) of each closed fence, in one pass over the lines. A block left open is none."""
+    blocks: list[tuple[str, str]] = []
+    opened: re.Match[str] | None = None
+    content: list[str] = []
+    for line in text.splitlines(keepends=True):
+        fence = _FENCE.match(line)
+        if opened is None:
+            opened, content = fence, []
+        elif fence and fence["mark"] == opened["mark"] and not line[fence.end("mark") :].strip():
+            blocks.append((opened["tag"], "".join(content)))
+            opened = None
+        else:
+            content.append(line)
+    return blocks
 
 
 def _last_box(text: str, boxes: list[re.Match[str]]) -> str | NoAnswer:

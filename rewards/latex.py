@@ -51,8 +51,8 @@ def without_fences(text: str) -> str:
     text = text.strip()
     while True:
         before = text
-        if text.endswith((".", ",", ";")) and not text.endswith("..."):
-            text = text[:-1].strip()
+        if not text.endswith("..."):
+            text = text.rstrip(".,; ")
         for left, right in _FENCES:
             inner = text[len(left) : -len(right)]
             if text.startswith(left) and text.endswith(right) and inner and left not in inner:

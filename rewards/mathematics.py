@@ -8,8 +8,11 @@ reply that cannot is `unparsed`, one that exhausts its worker is `timeout` or `c
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 
 from rewards.exact import exact_number, same_number
@@ -18,7 +21,7 @@ from rewards.latex import ascending, normalised
 from rewards.verdict import Verdict
 from rewards.workers import Outcome, default_pool
 
-_MAX_ANSWER_CHARACTERS = 20_000
+_MAX_ANSWER_CHARACTERS = 4000  # the LaTeX grammar needs seconds for longer ones
 _COMPARE, _LOAD = "rewards.symbolic:compare", ("rewards.symbolic:load", ())
 
 _RELATION = re.compile(r"=|<|>|\\le |\\ge |\\ne(?![a-zA-Z])|\\in(?![a-zA-Z])")
@@ -45,7 +48,7 @@ class MathRules:
 
 
 def math_verdict(text: str, reference: object, *, rules: MathRules | None = None) -> Verdict:
-    """Judge a reply against a reference answer (a string, or an int, float or Fraction).
+    """Judge a reply against a reference answer (a string, int, float, Fraction or Decimal).
 
     Blocking; safe from any thread and inside a running loop. See `extract_answer` for which part
     of the reply counts. Never raises for what text or reference hold.
@@ -61,14 +64,14 @@ def math_verdict(text: str, reference: object, *, rules: MathRules | None = None
 
 async def math_verdict_async(text: str, reference: object, *, rules: MathRules | None = None) -> Verdict:
     """`math_verdict` without blocking the running loop."""
-    return await asyncio.get_running_loop().run_in_executor(None, lambda: math_verdict(text, reference, rules=rules))
+    return await asyncio.to_thread(math_verdict, text, reference, rules=rules)
 
 
 def _prepared(text: str, reference: object, rules: MathRules) -> Verdict | tuple[str, str]:
     """The verdict where no algebra is needed, else the two expressions to compare."""
-    wanted = _reference_text(str(reference))
+    wanted = _reference_text(reference)
     if not wanted:
-        return Verdict.unscored(f"the reference {str(reference)[:80]!r} holds no answer")
+        return Verdict.unscored(f"the reference {repr(reference)[:80]} holds no answer")
     answer = extract_answer(text, rules.is_whole_text)
     if isinstance(answer, NoAnswer):
         return Verdict.failed("unparsed", answer.why)
@@ -110,9 +113,21 @@ def _found(is_same: bool, wanted: str, given: str) -> Verdict:
     return Verdict.correct(detail) if is_same else Verdict.wrong(detail)
 
 
+def _reference_text(reference: object) -> str:
+    """The reference normalised, "" for what is none; of one that shows its answer in a box or after
+    a marker, that answer."""
+    if isinstance(reference, float) and math.isfinite(reference):
+        return repr(reference)
+    if isinstance(reference, bool) or not isinstance(reference, (str, int, Fraction, Decimal)):
+        return ""
+    try:
+        return _answer_shown_in(str(reference))
+    except ValueError:  # an int beyond Python's limit of digits to print
+        return ""
+
+
 @lru_cache(4096)
-def _reference_text(reference: str) -> str:
-    """The reference normalised; of one that shows its answer in a box or after a marker, the answer."""
+def _answer_shown_in(reference: str) -> str:
     shown = extract_answer(reference, is_whole_text=True)
     return "" if isinstance(shown, NoAnswer) else normalised(shown)
 

@@ -21,4 +21,4 @@ def overlong_punishment(completion_tokens: int, max_tokens: int, cache_tokens: i
     """
     if not 0 < cache_tokens <= max_tokens:
         raise ValueError(f"cache_tokens = {cache_tokens}: must be above 0 and at most max_tokens = {max_tokens}")
-    return -min(max(completion_tokens - (max_tokens - cache_tokens), 0) / cache_tokens, 1.0)
+    return 0.0 - min(max(completion_tokens - (max_tokens - cache_tokens), 0) / cache_tokens, 1.0)

@@ -43,9 +43,9 @@ class Watch:
             return
         wall_s = time.monotonic() - self._started
         if wall_s > self._limit_s:
-            # A call that computed for most of its time ran out of it by its own doing; one that
-            # did not may have been starved by the machine.
-            self.was_on_cpu = _cpu_seconds(self.process.pid) - self._cpu_before > 0.8 * self._limit_s
+            # A call that computed for half of its time and more ran out of it by its own doing; one
+            # that did not may have been starved by the machine.
+            self.was_on_cpu = _cpu_seconds(self.process.pid) - self._cpu_before > 0.5 * self._limit_s
             self.killed_for = "time"
         elif _resident_mb(self.process.pid) > self.memory_mb:
             self.killed_for = "memory"

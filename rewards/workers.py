@@ -75,6 +75,7 @@ class WorkerPool:
         self.memory_mb = memory_mb
         self.startup_timeout_s = startup_timeout_s
         self.max_calls = max_calls
+        self._owner_pid = os.getpid()
         self._watchdog = Watchdog()
         # Last in, first out: a warm worker is preferred over one not started yet.
         self._slots: queue.LifoQueue[_Slot] = queue.LifoQueue()
@@ -91,6 +92,8 @@ class WorkerPool:
         `call_async`). `setup = (target, args)` runs first, once per worker, outside the time
         limit: the place for slow imports and for loading what later calls find in module globals.
         """
+        if os.getpid() != self._owner_pid:
+            return Outcome("unavailable", error="this pool belongs to the process that forked this one")
         request = json.dumps({"target": target, "args": args, "setup": setup}).encode() + b"\n"
         slot = self._slots.get()
         try:
@@ -106,7 +109,9 @@ class WorkerPool:
         )
 
     def close(self) -> None:
-        """Kill every worker. Calls in progress end as `unavailable`."""
+        """Kill every worker. Calls in progress end as `unavailable`. In a forked child, nothing."""
+        if os.getpid() != self._owner_pid:
+            return
         atexit.unregister(self.close)
         self._watchdog.close()
         for slot in self._all_slots:
