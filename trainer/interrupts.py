@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ class RunInterrupted(KeyboardInterrupt):
     """The run was asked to stop; `run` is its folder, and it can be resumed."""
 
     def __init__(self, run: Path) -> None:
-        super().__init__(f"stopped; go on with `veriward resume {run}`")
+        super().__init__(f"stopped; go on with `veriward resume {shlex.quote(str(run))}`")
         self.run = run
 
 
