@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -69,18 +70,35 @@ def run(box: Sandbox) -> Callable[..., Execution]:
     return run_code
 
 
-def processes() -> dict[int, tuple[int, str]]:
-    """Every process that can be seen from outside: pid -> (real uid, command line)."""
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    uid: int
+    is_job: bool  # inside a pid namespace, and not the slot itself
+
+
+def descendants(ancestor: int) -> list[Process]:
+    """Every living process below this one, as the machine sees them. Orphans of a job stay below its slot."""
     found = {}
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
         try:
-            status = (entry / "status").read_text()
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            lines = (entry / "status").read_text().splitlines() if entry.name.isdigit() else []
         except OSError:
             continue
-        if "\nState:\tZ" not in status:
-            uid = next(line.split()[1] for line in status.splitlines() if line.startswith("Uid:"))
-            found[int(entry.name)] = (int(uid), command)
-    return found
+        fields = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
+        if fields and fields["State"][0] != "Z":
+            inner = fields["NSpid"]
+            is_job = len(inner) > 1 and inner[-1] != "1"
+            pid = int(entry.name)
+            found[pid] = Process(pid, int(fields["PPid"][0]), int(fields["Uid"][0]), is_job)
+    below = {ancestor}
+    while True:
+        more = {process.pid for process in found.values() if process.parent in below} - below
+        if not more:
+            return [found[pid] for pid in below if pid != ancestor]
+        below |= more
+
+
+def jobs() -> list[Process]:
+    """Processes of programs that run, or survive, in this process's sandboxes."""
+    return [process for process in descendants(os.getpid()) if process.is_job]

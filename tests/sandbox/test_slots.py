@@ -1,0 +1,237 @@
+"""Slots that are killed, parents that are killed, forks: exactly one result, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sandbox import Limits, Program, Sandbox, default_sandbox
+from sandbox import local as local_module
+from sandbox.errors import VeriwardError
+from sandbox.slot import SlotLost
+from tests.sandbox.conftest import descendants
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def needs_a_sandbox(box: Sandbox) -> None:
+    """Skips where this machine can't confine."""
+
+
+def below(pid: int) -> set[int]:
+    return {process.pid for process in descendants(pid)}
+
+
+def is_slot(pid: int) -> bool:
+    return b"sandbox.zygote" in Path("/proc", str(pid), "cmdline").read_bytes()
+
+
+def gone(pids: set[int]) -> bool:
+    """Wait, within reason, until none of these processes exists: the kernel ends them a moment after."""
+    deadline = time.monotonic() + 10
+    while any(Path("/proc", str(pid), "exe").is_symlink() for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def kill_every_slot(sandbox: Sandbox) -> None:
+    for slot in list(sandbox._all):
+        slot.kill()
+
+
+def test_an_idle_slot_that_died_is_replaced_without_the_caller_noticing():
+    with Sandbox(slots=1) as one:
+        one.run_sync(Program(code="pass"))
+        kill_every_slot(one)
+        assert one.run_sync(Program(code="print(1)")).stdout == b"1\n"
+
+
+def test_a_run_whose_slot_dies_is_done_again_on_a_new_one():
+    with Sandbox(slots=1) as one:
+        killer = threading.Timer(0.4, kill_every_slot, [one])
+        killer.start()
+        execution = one.run_sync(Program(code="import time; time.sleep(0.8); print('done')"))
+        killer.join()
+    assert (execution.status, execution.stdout) == ("finished", b"done\n")
+
+
+def test_a_program_that_loses_its_slot_twice_where_a_good_one_runs_is_killed_not_unavailable():
+    """Else a policy could learn to break its judge instead of answering."""
+    with Sandbox(slots=1) as one:
+        over = threading.Event()
+
+        def keep_killing() -> None:
+            losses = 0
+            while not over.is_set() and losses < 2:
+                for slot in list(one._all):
+                    if slot.jobs_started:
+                        slot.kill()
+                        losses += 1
+                        while slot in one._all and not over.is_set():
+                            time.sleep(0.005)
+
+        killer = threading.Thread(target=keep_killing)
+        killer.start()
+        execution = one.run_sync(Program(code="import time; time.sleep(30)", limits=Limits(wall_s=60)))
+        over.set()
+        killer.join()
+    assert execution.status == "killed"
+
+
+def test_unavailable_when_no_slot_comes_up(monkeypatch):
+    def no_slot(name: str, index: int) -> None:
+        raise SlotLost("the machine is full")
+
+    with Sandbox(slots=1) as one:
+        monkeypatch.setattr(local_module, "Slot", no_slot)
+        execution = one.run_sync(Program(code="print(1)"))
+    assert execution.status == "unavailable"
+    assert "the machine is full" in execution.error
+
+
+def test_a_dialogue_whose_slot_dies_ends_as_unavailable():
+    with Sandbox(slots=1) as one, one.open(Program(code="import time; time.sleep(60)")) as job:
+        kill_every_slot(one)
+        assert job.receive_line(30) is None
+        assert job.finish().status == "unavailable"
+
+
+def test_closing_leaves_no_process_no_cgroup_and_no_descriptor():
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def cgroups() -> list[Path]:
+        return list(Path("/sys/fs/cgroup").glob(f"*/**/veriward-{os.getpid()}-*"))
+
+    Sandbox(slots=1).close()
+    before = (below(os.getpid()), descriptors(), len(cgroups()))
+    with Sandbox(slots=3) as three:
+        for _ in range(20):
+            three.run_sync(Program(code="print(1)"))
+        with three.open(Program(code="input()")), three.open(Program(code="input()")):
+            assert len(below(os.getpid())) > len(before[0])
+    assert (below(os.getpid()), descriptors(), len(cgroups())) == before
+
+
+def start_script(code: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+HOLDS_A_JOB = (
+    "import os, sys, threading, time\nfrom sandbox import *\ns = Sandbox(slots=1)\n"
+    "job = s.open(Program(code='print(1, flush=True)\\nwhile True: pass', limits=Limits(wall_s=300, cpu_s=300)))\n"
+    "job.receive_line(30)\nprint('up', flush=True)\n"
+)
+
+
+@pytest.mark.parametrize("extra", ["", "os.fork()\n"], ids=["alone", "with a forked child holding its sockets"])
+def test_a_killed_parent_leaves_no_slot_and_no_job(extra):
+    script = start_script(HOLDS_A_JOB + extra + "time.sleep(20)")
+    assert script.stdout is not None
+    assert script.stdout.readline() == "up\n"
+    started = {pid for pid in below(script.pid) if is_slot(pid)}
+    assert len(started) == 3  # keeper, pid 1, job
+    others = below(script.pid) - started
+    script.kill()
+    script.wait()
+    try:
+        assert gone(started)
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGKILL)
+        script.communicate()
+
+
+def test_interpreter_exit_closes_what_was_left_open():
+    script = start_script(HOLDS_A_JOB + "input()")
+    assert script.stdout is not None
+    assert script.stdout.readline() == "up\n"
+    started = {pid for pid in below(script.pid) if is_slot(pid)}
+    script.communicate("\n", timeout=60)
+    assert script.returncode == 0
+    assert len(started) == 3
+    assert gone(started)
+
+
+def test_a_forked_child_gets_slots_of_its_own_and_the_parents_keep_working():
+    shared = default_sandbox()
+    assert shared is default_sandbox()
+    assert shared.run_sync(Program(code="print(1)")).stdout == b"1\n"
+    slots_before = set(shared._all)
+    child = os.fork()
+    if not child:
+        ok = not shared._all and shared.run_sync(Program(code="print(2)")).stdout == b"2\n"
+        shared.close()
+        os._exit(0 if ok else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert shared.run_sync(Program(code="print(3)")).stdout == b"3\n"
+    assert set(shared._all) == slots_before
+    shared.close()
+
+
+def test_a_thread_that_started_a_slot_may_end_before_it():
+    """A parent-death signal would fire when the starting thread ends, not the process."""
+    with Sandbox(slots=1) as one:
+        starter = threading.Thread(target=one.run_sync, args=(Program(code="pass"),))
+        starter.start()
+        starter.join()
+        (slot,) = one._all
+        one.run_sync(Program(code="pass"))
+        assert one._all == {slot}
+
+
+def test_a_stopped_slot_is_killed_after_the_grace_and_the_run_done_again(monkeypatch):
+    """SIGSTOP on a slot's pid 1: it answers nothing, and the parent's backstop must end the wait."""
+    monkeypatch.setattr("sandbox.job._GRACE_S", 0.3)
+    with Sandbox(slots=1) as one:
+        one.run_sync(Program(code="pass"))
+        (slot,) = one._all
+        signal.pidfd_send_signal(slot._pid1, signal.SIGSTOP)
+        execution = one.run_sync(Program(code="print(1)", limits=Limits(wall_s=1)))
+    assert execution.stdout == b"1\n"
+
+
+def test_a_user_folder_can_not_shadow_what_a_slot_imports(tmp_path):
+    for name in ("select.py", "marshal.py", "resource.py", "sandbox.py"):
+        (tmp_path / name).write_text("raise SystemExit('shadowed')")
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom sandbox import *\n"
+    code += "print(Sandbox(slots=1).run_sync(Program(code='print(5)')).stdout)"
+    environment = {**os.environ, "PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == "b'5\\n'\n", done.stderr
+
+
+def test_off_linux_it_refuses_in_one_line_that_names_the_way_out(monkeypatch):
+    monkeypatch.setattr(local_module.sys, "platform", "darwin")
+    with pytest.raises(VeriwardError, match=r"darwin.*Docker or a remote sandbox") as caught:
+        Sandbox()
+    assert "\n" not in str(caught.value)
+
+
+def test_where_namespaces_are_refused_it_refuses_to_run_rather_than_run_weaker():
+    """A process that already has a filter against unshare stands in for a locked-down container."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from sandbox import linux, seccomp, Sandbox, Program\nfrom sandbox.errors import VeriwardError\n"
+        "linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)\n"
+        "import sandbox.seccomp as s\ns._DENIED = {'unshare': s._DENIED['unshare']}\ns._SOCKETPAIR = s._SOCKET = (999, 999)\n"
+        "seccomp.Filter().apply()\n"
+        "try: print(Sandbox(slots=1).run_sync(Program(code='print(1)')))\n"
+        "except VeriwardError as e: print('refused:', e)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("refused: this machine can't run untrusted programs: missing namespaces"), done
+    assert done.stdout.count("\n") == 1
