@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from sandbox.errors import VeriwardError
 
 MANIFEST = "manifest.json"
@@ -110,8 +112,8 @@ def file_sha256(path: Path) -> str:
 def _explained(home: Path, final: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, RuntimeError) as error:
-        # torch's writer wraps a full disk in a RuntimeError that names only its own line.
+    except (OSError, RuntimeError, SafetensorError) as error:
+        # The writers of torch and safetensors wrap a full disk in errors of their own.
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         kept = list_checkpoints(home)
         rest = (

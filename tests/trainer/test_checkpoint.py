@@ -33,7 +33,9 @@ def test_a_save_that_fails_leaves_no_half_checkpoint_and_the_one_before_whole(tm
         write(folder / "w.bin", "half")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(CheckpointError, match=r"No space left on device.*step-000010 is whole.*veriward resume") as error:
+    with pytest.raises(
+        CheckpointError, match=r"No space left on device.*step-000010 is whole.*veriward resume"
+    ) as error:
         save_checkpoint(tmp_path, 20, {}, fail, 2)
     assert "\n" not in str(error.value)
     assert os.listdir(tmp_path) == ["step-000010"]

@@ -1,0 +1,227 @@
+"""Whole runs on tiny real models: learning steps, stopping anywhere and going on bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sandbox.errors import VeriwardError
+from tests.trainer.tiny import save_tiny
+from trainer.checkpoint import CheckpointError, latest_checkpoint
+from trainer.config import RunConfig, config_from
+from trainer.train import resume, train
+
+ENV = str(Path(__file__).with_name("coin_env.py"))
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory) -> Path:
+    return save_tiny("llama", tmp_path_factory.mktemp("models") / "llama")
+
+
+def config(model: Path, *, steps: int = 2, outcome: str = "coin", **tables) -> RunConfig:
+    data = {
+        "steps": steps,
+        "env": {"name": ENV, "options": {"outcome": outcome}},
+        "policy": {"model": str(model), "max_tokens": 8},
+        "groups": {"tasks_per_step": 2, "group_size": 4},
+        "optimizer": {"lr": 1e-3},
+        "evaluation": {"every_steps": 2, "dev_tasks": 2, "test_tasks": 3, "samples": 2, "k": [1, 2]},
+        "checkpoint": {"every_steps": 1, "keep_last": 2},
+    }
+    for table, values in tables.items():
+        data[table] = {**data[table], **values}
+    return config_from(data, "test")
+
+
+def lines(path: Path) -> list[dict]:
+    """Metric lines without what a clock decides."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        {key: value for key, value in row.items() if key != "wall_s" and not key.startswith(("time/", "throughput/"))}
+        for row in rows
+    ]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Weights, optimiser, metrics and rollouts, bit for bit."""
+    ends = [latest_checkpoint(run / "checkpoints") for run in (one, other)]
+    assert ends[0].name == ends[1].name
+    assert (ends[0] / "model.safetensors").read_bytes() == (ends[1] / "model.safetensors").read_bytes()
+    states = [torch.load(end / "learner.pt", weights_only=True) for end in ends]
+    assert states[0]["optimizer_steps"] == states[1]["optimizer_steps"]
+    for mine, theirs in zip(*(state["optimizer"]["state"].values() for state in states), strict=True):
+        assert all(torch.equal(mine[name], theirs[name]) for name in ("exp_avg", "exp_avg_sq", "step"))
+    assert lines(one / "metrics.jsonl") == lines(other / "metrics.jsonl")
+    names = sorted(path.name for path in (one / "rollouts").iterdir())
+    assert names == sorted(path.name for path in (other / "rollouts").iterdir())
+    for name in names:
+        assert (one / "rollouts" / name).read_bytes() == (other / "rollouts" / name).read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_two_steps_move_the_weights_of_any_small_causal_model(kind, tmp_path):
+    model = save_tiny(kind, tmp_path / kind)
+    summary = train(config(model), tmp_path / "run")
+    before, after = (
+        load_file(model / "model.safetensors"),
+        load_file(tmp_path / "run/checkpoints/step-000002/model.safetensors"),
+    )
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert all(torch.isfinite(value).all() for value in after.values())
+    steps = [line for line in lines(tmp_path / "run/metrics.jsonl") if line["kind"] == "train"]
+    assert [line["step"] for line in steps] == [1, 2]
+    assert all(line["policy/mismatch_k3_mean"] < 1e-8 for line in steps), "the sampler's log-probs are the learner's"
+    assert summary.fields["steps"] == 2
+    assert summary.report.is_file()
+
+
+def test_run_n_equals_run_k_plus_resume_bit_for_bit(llama, tmp_path):
+    train(config(llama, steps=6), tmp_path / "whole")
+    train(config(llama, steps=3), tmp_path / "parts")
+    resume(tmp_path / "parts", steps=6)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_another_seed_is_another_run(llama, tmp_path):
+    """Without this, the test above could pass on a run that draws nothing."""
+    for seed in (0, 1):
+        train(config_from({**config(llama).model_dump(), "seed": seed}, "test"), tmp_path / str(seed))
+    one, other = (latest_checkpoint(tmp_path / str(seed) / "checkpoints") / "model.safetensors" for seed in (0, 1))
+    assert one.read_bytes() != other.read_bytes()
+
+
+def start_run(config: RunConfig, run: Path, tmp_path: Path) -> subprocess.Popen[str]:
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    command = [sys.executable, "-m", "veriward", "train", str(tmp_path / "config.toml"), "--out", str(run)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for_step(process: subprocess.Popen[str], run: Path, step: int) -> None:
+    """Until the run has recorded a step; it must still be running then."""
+    metrics = run / "metrics.jsonl"
+    while process.poll() is None:
+        if metrics.exists() and f'"step": {step}, ' in metrics.read_text():
+            return
+    pytest.fail(f"the run ended too early: {process.communicate()[0]}")
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_run_that_is_stopped_or_killed_goes_on_to_the_same_end(how, code, llama, tmp_path):
+    whole = config(llama, steps=8)
+    train(whole, tmp_path / "whole")
+    process = start_run(whole, tmp_path / "broken", tmp_path)
+    wait_for_step(process, tmp_path / "broken", 2)
+    os.kill(process.pid, how)
+    output = process.communicate()[0]
+    assert process.returncode == code, output
+    if how == signal.SIGINT:
+        assert f"veriward resume {tmp_path / 'broken'}" in output
+    resume(tmp_path / "broken")
+    assert_same_run(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_task_set_without_any_signal_ends_the_run_with_a_clear_line_and_unmoved_weights(llama, tmp_path):
+    """PrimeIntellect-ai/prime-rl#2353: every group at zero advantage hung the run."""
+    with pytest.raises(VeriwardError, match=r"nothing to learn from; give easier tasks") as ended:
+        train(config(llama, steps=9, outcome="always wrong", groups={"max_steps_without_signal": 2}), tmp_path / "run")
+    assert "\n" not in str(ended.value)
+    end = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert end.name == "step-000002"
+    assert (end / "model.safetensors").read_bytes() == _saved_again(llama, tmp_path)
+
+
+def _saved_again(model: Path, tmp_path: Path) -> bytes:
+    from trainer.learner import Learner
+
+    Learner(model).save(tmp_path / "again")
+    return (tmp_path / "again" / "model.safetensors").read_bytes()
+
+
+def test_without_dynamic_sampling_a_batch_of_zero_signal_groups_changes_no_weight(llama, tmp_path):
+    """A zero gradient still moves AdamW by its momentum, so such a step must not reach the optimiser."""
+    settings = {"dynamic_sampling": False, "max_steps_without_signal": 2}
+    with pytest.raises(VeriwardError, match="nothing to learn from"):
+        train(config(llama, steps=9, outcome="always wrong", groups=settings), tmp_path / "run")
+    steps = [line for line in lines(tmp_path / "run/metrics.jsonl") if line["kind"] == "train"]
+    assert [line["groups/zero_signal_share"] for line in steps] == [1.0, 1.0]
+    assert all("optimizer/loss" not in line for line in steps)
+
+
+def test_a_judge_that_is_down_is_never_a_score(llama, tmp_path):
+    """NVIDIA-NeMo/Gym#3070: a judge's failure was scored 0."""
+    with pytest.raises(
+        VeriwardError, match=r"no rollout of the last step could be scored \(unscored: .*judge unreachable"
+    ):
+        train(config(llama, outcome="judge down", groups={"max_steps_without_signal": 1}), tmp_path / "run")
+
+
+def test_unscored_rollouts_leave_their_group_and_are_counted_by_cause(llama, tmp_path):
+    train(config(llama, outcome="judge flaky"), tmp_path / "run")
+    steps = [line for line in lines(tmp_path / "run/metrics.jsonl") if line["kind"] == "train"]
+    assert sum(line.get("discards/unscored: judge unreachable", 0) for line in steps) > 0
+    for path in (tmp_path / "run" / "rollouts").iterdir():
+        for row in map(json.loads, path.read_text().splitlines()):
+            assert (row["reward"] is None) == (row["verdict"]["status"] == "unscored")
+
+
+def test_a_checkpoint_of_another_model_is_refused(llama, tmp_path):
+    train(config(llama), tmp_path / "run")
+    other = save_tiny("llama", tmp_path / "other", seed=1)
+    path = tmp_path / "run" / "config.toml"
+    path.write_text(path.read_text().replace(str(llama), str(other)))
+    with pytest.raises(CheckpointError, match="made with model_hash"):
+        resume(tmp_path / "run", steps=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"train_size": 0}, "train split is empty"),
+        ({"with_reference": False}, "task without reference"),
+        ({"sides": 2}, "sides"),
+    ],
+)
+def test_a_faulty_task_set_is_refused_before_a_folder_is_made(options, words, llama, tmp_path):
+    with pytest.raises(VeriwardError, match=words):
+        train(config(llama, env={"options": options}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_not_empty_is_refused_and_kept(llama, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("keep")
+    with pytest.raises(VeriwardError, match="not empty"):
+        train(config(llama), tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("fits", ["nothing", "the weights only"])
+def test_a_full_disk_while_saving_is_one_line_and_no_half_checkpoint(fits, llama, tmp_path):
+    """The kernel's own limit on a file's size stands in for a full disk: the same write fails. Weights
+    and optimiser are written by two libraries, each with its own error."""
+    weights = (llama / "model.safetensors").stat().st_size
+    limit = {"nothing": weights // 2, "the weights only": weights * 3 // 2}[fits]
+    (tmp_path / "config.toml").write_text(config(llama).to_toml())
+    code = (
+        "import resource, signal, sys; from veriward.cli import main\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "train", str(tmp_path / "config.toml"), "--out", str(tmp_path / "run")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert ended.returncode == 1, ended.stderr
+    assert last.startswith("veriward: ")
+    assert "checkpoint not saved" in last
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
