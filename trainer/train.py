@@ -210,7 +210,7 @@ async def _train_one_step(run: _Run) -> None:
 
 
 def _record(run: _Run, groups: StepGroups, metrics: dict[str, float]) -> None:
-    line = {"kind": "train", "step": run.step, "wall_s": round(run.wall_s(), 3), **metrics}
+    line = {"kind": "train", "step": run.step, **_clock(run), **metrics}
     run.folder.append_metrics(line)
     run.metrics_mark = run.folder.metrics_bytes()
     prompts = {name: run.env.messages(task) for name, task in groups.tasks.items()}
@@ -244,9 +244,14 @@ async def _evaluate(run: _Run, split: Split) -> EvalResult:
         progress=run.progress,
         between=run.interrupts.check,
     )
-    line = {"kind": "eval", "step": run.step, "split": split, "wall_s": round(run.wall_s(), 3), **flat_metrics(result)}
+    line = {"kind": "eval", "step": run.step, "split": split, **_clock(run), **flat_metrics(result)}
     run.folder.append_metrics(line)
     return result
+
+
+def _clock(run: _Run) -> dict[str, float]:
+    """Seconds since the run began, over its resumes."""
+    return {"wall_s": round(run.wall_s(), 3), "cpu_s": round(run.cpu_s(), 3)}
 
 
 def _save(run: _Run) -> None:

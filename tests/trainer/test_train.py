@@ -47,7 +47,7 @@ def lines(path: Path) -> list[dict]:
     """Metric lines without what a clock decides."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [
-        {key: value for key, value in row.items() if key != "wall_s" and not key.startswith(("time/", "throughput/"))}
+        {key: value for key, value in row.items() if not key.startswith(("wall_s", "cpu_s", "time/", "throughput/"))}
         for row in rows
     ]
 
