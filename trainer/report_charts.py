@@ -14,6 +14,16 @@ from trainer.hostile import visible
 from trainer.report_data import Row, RunRecord, number
 
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#718096", "#b7791f", "#00798c")
+_STATUS_COLOURS = {
+    "correct": "#2f855a",
+    "partial": "#b7791f",
+    "wrong": "#c05621",
+    "unparsed": "#805ad5",
+    "timeout": "#2b6cb0",
+    "crashed": "#b83280",
+    "tampered": "#822727",
+    "unscored": "#718096",
+}
 _GRID = "#e8ecf1"
 
 
@@ -161,6 +171,7 @@ def _verdicts(train: Sequence[Row]) -> Chart:
     for trace in data:
         trace["stackgroup"] = "all"
         trace["name"] = trace["name"].removesuffix("_share")
+        trace["line"]["color"] = _STATUS_COLOURS.get(trace["name"], COLOURS[0])
     explanation = "What the verifier found, over all sampled replies; unscored is the verifier's own failure."
     return _chart("Verdicts", "share of replies", explanation, data, is_share=True)
 

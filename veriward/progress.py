@@ -41,32 +41,39 @@ class _PlainLines:
     def __init__(self) -> None:
         self._phase = ""
         self._began_s = self._said_s = 0.0
+        self._done_before = 0
 
     def __call__(self, phase: str, done: int, total: int, note: str = "") -> None:
         now_s = time.monotonic()
         if phase != self._phase:
-            self._phase, self._began_s = phase, now_s
+            self._phase, self._began_s, self._done_before = phase, now_s, done
         elif done != total and now_s - self._said_s < PLAIN_EVERY_S:
             return
         self._said_s = now_s
         elapsed_s = now_s - self._began_s
-        rate = f", {done / elapsed_s:.2f}/s" if done and elapsed_s > 1 else ""
-        left = f", {elapsed_s / done * (total - done):.0f} s left" if rate and done < total else ""
+        per_s = (done - self._done_before) / elapsed_s if elapsed_s > 1 else 0.0
+        rate = f", {per_s:.2f}/s" if per_s > 0 else ""
+        left = f", {(total - done) / per_s:.0f} s left" if per_s > 0 and done < total else ""
         tail = f"  {visible(note, one_line=True)}" if note else ""
         print(f"{phase} {done}/{total or '?'}{rate}{left}{tail}", file=sys.stderr, flush=True)
 
 
 class _Bars:
+    """One bar a phase: a phase that comes again (an evaluation between steps) starts its bar anew."""
+
     def __init__(self, bars: RichProgress) -> None:
         self._bars = bars
-        self._phase = ""
-        self._task: TaskID | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._done: dict[str, int] = {}
 
     def __call__(self, phase: str, done: int, total: int, note: str = "") -> None:
-        if self._task is None or phase != self._phase:
-            self._phase = phase
-            self._task = self._bars.add_task(phase, total=total or None, note="")
-        self._bars.update(self._task, completed=done, total=total or None, note=visible(note, limit=60, one_line=True))
+        if phase not in self._tasks:
+            self._tasks[phase] = self._bars.add_task(phase, total=total or None, note="")
+        elif done <= self._done[phase]:
+            self._bars.reset(self._tasks[phase])
+        self._done[phase] = done
+        shown = visible(note, limit=60, one_line=True)
+        self._bars.update(self._tasks[phase], completed=done, total=total or None, note=shown)
 
 
 def _rich_bars() -> RichProgress:

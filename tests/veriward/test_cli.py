@@ -297,9 +297,22 @@ def test_progress_without_a_terminal_is_sparse_and_on_stderr(
     assert out == ""
     lines = err.splitlines()
     assert lines[0] == "training 1/100  reward\\n1"
-    assert lines[1] == "training 31/100, 2.07/s, 33 s left  reward\\n31"
-    assert lines[-1] == "training 100/100, 2.02/s  reward\\n100"
+    assert lines[1] == "training 31/100, 2.00/s, 34 s left  reward\\n31"
+    assert lines[-1] == "training 100/100, 2.00/s  reward\\n100"
     assert len(lines) == 5
+
+
+def test_a_rate_counts_only_what_was_done_since_the_phase_began(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training goes on at step 51 after an evaluation; 51 steps were not done in no time."""
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.shown_progress() as tell:
+        for done in range(51, 101):
+            now += 2.0
+            tell("training", done, 100)
+    assert capsys.readouterr().err.splitlines()[1] == "training 59/100, 0.50/s, 82 s left"
 
 
 def test_progress_on_a_terminal_is_a_bar_that_obeys_no_hostile_note() -> None:
@@ -307,7 +320,9 @@ def test_progress_on_a_terminal_is_a_bar_that_obeys_no_hostile_note() -> None:
     code = f"""
 from veriward.progress import shown_progress
 with shown_progress() as tell:
-    for done in range(4): tell("training", done, 3, {HOSTILE!r})
+    for done in range(4):
+        tell("training", done, 3, {HOSTILE!r})
+        tell("evaluating", 1, 1)
 print("result")
 """
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
@@ -318,6 +333,7 @@ print("result")
     assert done.stdout == b"result\n"
     assert "training" in drawn
     assert "3/3" in drawn
+    assert drawn.rpartition("\x1b[1A")[2].count("evaluating") <= 1  # one bar, however often the phase comes again
     assert "\\x1b[2J" in drawn
     assert "\x1b[2J" not in drawn
     assert "\u202e" not in drawn
