@@ -123,7 +123,7 @@ _ATTACKS = (
     ("def f(x):\n    return x * 5 + 3", "wrong", "off by one"),
     ("def f(x):\n    return None", "wrong", "nothing returned"),
     ("def f(x):\n    return x * 5.0 + 2", "wrong", "a float is not an integer"),
-    ("def f(x):\n    return [2, 7, -3].index(2)", "wrong", "a constant that is right nowhere"),
+    ("def f(x):\n    return {0: 2, 1: 7, -1: -3, 2: 12}.get(x, 0)", "wrong", "right on a few inputs only"),
     ("def g(x):\n    return x * 5 + 2", "crashed", "no function f"),
     (
         "class Yes(int):\n    __eq__ = lambda a, b: True\n    __hash__ = int.__hash__\ndef f(x):\n    return Yes(0)",

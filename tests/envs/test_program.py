@@ -129,7 +129,7 @@ def test_a_broken_spec_is_refused_and_its_task_unscored(wrong: list) -> None:
 
 
 def test_a_reply_too_long_for_a_short_function_is_not_even_searched() -> None:
-    """Searching code fences in a long hostile text takes time quadratic in its length."""
+    """verify is inline, so what it does with hostile text in this process must stay small."""
     assert ENV.parse("def f(x): return 1") == "def f(x): return 1"
     assert ENV.parse("```\n" * MAX_REPLY_CHARACTERS) is None
 
