@@ -49,12 +49,13 @@ def _parsed(latex: str) -> Any:
 
 def _is_same(wanted: Any, given: Any) -> bool:
     from math_verify import verify
-    from sympy import Expr, I, Symbol
+    from sympy import Expr, I
 
     if isinstance(wanted, Expr) and isinstance(given, Expr):
-        imaginary = {Symbol("i"): I}
-        if Symbol("i") in wanted.free_symbols | given.free_symbols:
-            wanted, given = wanted.subs(imaginary), given.subs(imaginary)
+        # math-verify knows i as a number in some places only; then (1-i)/2 is not 1/(1+i).
+        names = {symbol: I for symbol in wanted.free_symbols | given.free_symbols if symbol.name == "i"}
+        if names:
+            wanted, given = wanted.subs(names), given.subs(names)
         if wanted.is_number and given.is_number:
             return _is_same_number(wanted, given)
     return bool(verify([wanted], [given], timeout_seconds=None, allow_set_relation_comp=True))

@@ -1,0 +1,154 @@
+"""The math verdict as a whole: real labels, public graders' failures, hostile expressions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewards.mathematics import MathRules, math_verdict, math_verdict_async
+from rewards.verdict import Verdict
+
+WHOLE = MathRules(is_whole_text=True, timeout_s=10)
+
+
+def status(answer: str, reference: object) -> str:
+    return math_verdict(answer, reference, rules=WHOLE).status
+
+
+def test_all_labels_of_gsm8ks_model_solutions_are_agreed_with(shared_data: Callable[[str], Path]) -> None:
+    rows = shared_data("data/gsm8k/example_model_solutions.jsonl").read_text().splitlines()
+    agreed = []
+    for row in map(json.loads, rows):
+        reference = row["ground_truth"].rsplit("A:", 1)[1]
+        solutions = [value for value in row.values() if isinstance(value, dict)]
+        agreed += [
+            (math_verdict(one["solution"], reference).status == "correct") == one["is_correct"] for one in solutions
+        ]
+    assert (len(agreed), sum(agreed)) == (5276, 5276)
+
+
+def test_every_undisputed_case_is_judged_as_labelled(shared_data: Callable[[str], Path]) -> None:
+    disagreements = []
+    for case in map(json.loads, shared_data("cases/math.jsonl").read_text().splitlines()):
+        rules = MathRules(is_whole_text=case["mode"] == "answer", timeout_s=1.0 if case["kind"] == "hang" else 10.0)
+        verdict = math_verdict(case["prediction"], case["gold"], rules=rules)
+        if (verdict.status == "correct") != case["expected"] and not case.get("arguable"):
+            disagreements.append((case["id"], case["kind"], verdict))
+    assert disagreements == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        (r"(x+3)^2", "x^2+6x+9"),
+        (r"1-\frac{1}{\mathrm{e}}", r"1-\frac1e"),
+        ("sqrt(17)", r"\sqrt{17}"),
+        ("4.123105625617661", r"\sqrt{17}"),
+        (r"\frac{1}{1+i}", r"\frac{1-i}{2}"),
+        ("3>x>-2", "-2<x<3"),
+        ("x = 5", "5"),
+        ("5", "x = 5"),
+        ("1, 2, 3", r"\{3, 2, 1\}"),
+        (r"(3,\frac{\pi}{2})", r"\left(3,\dfrac{\pi}{2}\right)"),
+        ("Evelyn", r"\text{evelyn}"),
+        ("(C)", "C"),
+        ("C: the third option", "C"),
+        (r"2^{n-1}\text{ for } n\ge1", "2^{n-1}"),
+        ("no solution", r"\text{no solution}"),
+    ],
+)
+def test_the_same_meaning_is_correct(answer: str, reference: str) -> None:
+    assert status(answer, reference) == "correct"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "issue"),
+    [
+        ("2", "2t", "unit stripping eats variables"),
+        ("3x+2", "3x+2t", "unit stripping eats variables"),
+        ("1/2004!", "1/2006!", "Math-Verify#14"),
+        ("e^{-50}", "e^{-49}", "Math-Verify#14"),
+        (r"1+\frac{1}{\mathrm{e}}", r"1-\frac{1}{\mathrm{e}}", "Math-Verify#14, PR #82"),
+        (r"1,3,5,\ldots,2n-1", r"1,2,\ldots,n", "Math-Verify#14"),
+        ("(0,1.5)", "(0,1)", "Math-Verify#14"),
+        ("0.0000002", "0.0000001", "Math-Verify#21"),
+        ("4\\sqrt(2)", "4", "Math-Verify#41"),
+        ("4", "4\\sqrt(2)", "Math-Verify#41"),
+        ("1, 2", "1, 2, 3", "Math-Verify#47"),
+        ("3x+4y+14=0", "3x-y+13=0", "Math-Verify#60"),
+        ("x+2=9", "9", "verl math_dapo takes what follows the last ="),
+        ("2+3=6", "6", "the same"),
+        (r"\{1,2\}", "(1,2)", "own probe on math-verify 0.9.0"),
+        ("[2,5]", "[2,5)", "Qwen math_equal, verl prime_math"),
+        ("18446744073709551617", "18446744073709551616", "Qwen math_equal: 2^64 + 1"),
+        ("5 km", "5 m", "own probe on math-verify 0.9.0"),
+        ("B", "C", "a choice"),
+        ("ABCD", "C", "a choice"),
+        ("5 or 6", "5", "hedging"),
+        ("Evelyn or Bob", "Evelyn", "hedging"),
+    ],
+)
+def test_another_meaning_is_not_correct(answer: str, reference: str, issue: str) -> None:
+    verdict = math_verdict(answer, reference, rules=WHOLE)
+    assert verdict.status in ("wrong", "unparsed"), issue
+    assert verdict.score == 0.0
+
+
+@pytest.mark.parametrize("reference", ["", "  ", r"\boxed{}", r"\frac{", "x + ", None, float("nan"), True, [5]])
+def test_a_reference_that_holds_no_answer_is_unscored(reference: object) -> None:
+    """open-r1#86, #215: an unparsable gold was rewarded with 1.0."""
+    assert status("5", reference) == "unscored"
+
+
+@pytest.mark.parametrize("reference", [5, 5.0, Fraction(5), "5", r"\boxed{5}", "#### 5", "$5$"])
+def test_a_reference_may_be_a_number_or_show_its_answer(reference: object) -> None:
+    assert status("5.00", reference) == "correct"
+
+
+@pytest.mark.parametrize("text", ["", "I don't know.", r"\boxed{7", r"<think>\boxed{7}"])
+def test_a_reply_without_an_answer_is_unparsed(text: str) -> None:
+    assert math_verdict(text, "7").status == "unparsed"
+
+
+@pytest.mark.parametrize(
+    "bomb", ["9^{9^{9^9}}x", "(" * 40 + "x" + ")" * 40, r"\sqrt{" * 40 + "x" + "}" * 40, "x" * 3000]
+)
+def test_an_expression_bomb_costs_its_limit_and_no_more(bomb: str) -> None:
+    """Math-Verify: 40 nested parentheses, 83 characters, burn any limit. AReaL#1426."""
+    verdict = math_verdict(rf"\boxed{{{bomb}}}", "x^2", rules=MathRules(timeout_s=0.5))
+    assert verdict.status in ("timeout", "crashed", "unparsed", "wrong")
+
+
+def test_a_bomb_does_not_spoil_the_next_verdict() -> None:
+    math_verdict(r"\boxed{" + "(" * 40 + "x" + ")" * 40 + "}", "x^2", rules=MathRules(timeout_s=0.3))
+    assert status("(x+1)^2", "x^2+2x+1") == "correct"
+
+
+async def test_blocking_and_async_work_inside_a_running_loop() -> None:
+    """Math-Verify#11: silently False under an event loop. verifiers#620: alarms race in async code."""
+    assert status(r"\frac12 x", "0.5x") == "correct"
+    verdicts = await asyncio.gather(*(math_verdict_async(rf"\boxed{{x+{n}}}", f"{n}+x") for n in range(8)))
+    assert [verdict.status for verdict in verdicts] == ["correct"] * 8
+
+
+def test_it_works_off_the_main_thread() -> None:
+    """Math-Verify#50, #55, code-r1#10: signal only works in main thread."""
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(status(r"\frac{x}{3}", r"\frac13 x")))
+    thread.start()
+    thread.join()
+    assert found == ["correct"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=30), st.text(max_size=12))
+def test_nothing_raises(text: str, reference: str) -> None:
+    assert isinstance(math_verdict(rf"\boxed{{{text}}}", reference, rules=MathRules(timeout_s=2)), Verdict)
