@@ -6,7 +6,6 @@ sample), so two models are asked with the same randomness on the same tasks.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import time
@@ -19,6 +18,7 @@ from typing import Any
 from envs.base import Env, Split, Task
 from envs.data import data_hash
 from envs.registry import load_env
+from envs.splits import read_split
 from envs.verification import Verifier
 from rewards.composition import RewardTerms
 from sandbox.errors import ConfigError, VeriwardError
@@ -91,7 +91,7 @@ def evaluate(
         raise ConfigError(f"{out}: not empty; give another --out")
     loaded_env = load_env(env, **(env_options or {})) if isinstance(env, str) else env
     directory = resolve_model(str(model))
-    tasks = list(itertools.islice(loaded_env.tasks(split), limit))
+    tasks = read_split(loaded_env, split)[:limit]
     started, cpu_started = time.monotonic(), time.process_time()
 
     async def run() -> EvalResult:
