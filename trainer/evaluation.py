@@ -18,7 +18,7 @@ from typing import Any
 from envs.base import Env, Split, Task
 from envs.data import data_hash
 from envs.registry import load_env
-from envs.splits import read_split
+from envs.splits import check_tasks
 from envs.verification import Verifier
 from rewards.composition import RewardTerms
 from sandbox.errors import ConfigError, VeriwardError
@@ -91,7 +91,7 @@ def evaluate(
         raise ConfigError(f"{out}: not empty; give another --out")
     loaded_env = load_env(env, **(env_options or {})) if isinstance(env, str) else env
     directory = resolve_model(str(model))
-    tasks = read_split(loaded_env, split)[:limit]
+    tasks = check_tasks(loaded_env, [split])[split][:limit]
     started, cpu_started = time.monotonic(), time.process_time()
 
     async def run() -> EvalResult:
