@@ -47,7 +47,7 @@ class Arithmetic(Env):
     def tasks(self, split: Split) -> Iterable[Task]:
         if split == "train":
             return TaskStream(self.train_size, lambda: generate_tasks("train", self.train_size, self.seed))
-        return frozen_tasks(self.name, split)
+        return frozen_tasks(Arithmetic.name, split)
 
     def parse(self, text: str) -> str | None:
         answer = text.rpartition("</think>")[2].strip(" \t\r\n")

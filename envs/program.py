@@ -83,7 +83,7 @@ class ProgramEnv(Env):
     def tasks(self, split: Split) -> Iterable[Task]:
         if split == "train":
             return TaskStream(self.train_size, lambda: generate_tasks("train", self.train_size, self.seed))
-        return frozen_tasks(self.name, split)
+        return frozen_tasks(ProgramEnv.name, split)
 
     def parse(self, text: str) -> str | None:
         """The function's source. None when there is none, or the reply is too long to be a short function."""
