@@ -65,13 +65,16 @@ class Asker:
         ]
         finished: dict[str, Rollout] = {}
         started = time.monotonic()
-        async with asyncio.TaskGroup() as verifications:
-            async for sampled in self.policy.sample(requests):
-                index, sample = attempts[sampled.request_id]
-                rollout = self._rollout(draws[index], sample, prompts[index], sampled)
-                finished[sampled.request_id] = rollout
-                verifications.create_task(self._judge(draws[index].task, rollout))
-            sampled_at = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as verifications:
+                async for sampled in self.policy.sample(requests):
+                    index, sample = attempts[sampled.request_id]
+                    rollout = self._rollout(draws[index], sample, prompts[index], sampled)
+                    finished[sampled.request_id] = rollout
+                    verifications.create_task(self._judge(draws[index].task, rollout))
+                sampled_at = time.monotonic()
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # the first stopped the rest; a group is no line for a person
         collected = Collected([], sample_s=sampled_at - started, verify_s=time.monotonic() - sampled_at)
         for index, draw in enumerate(draws):
             rollouts = [finished[f"{index}/{sample}"] for sample in range(group_size)]

@@ -43,7 +43,7 @@ def add_verbs(verbs: Any) -> None:
     evaluate.add_argument("--split", choices=("train", "dev", "test"), default="test")
     evaluate.add_argument("--limit", type=_positive, metavar="N", help="only the first N tasks")
     evaluate.add_argument("--temperature", type=float, default=1.0)
-    evaluate.add_argument("--max-tokens", type=_positive, metavar="N", help="longest reply (default: the env's)")
+    evaluate.add_argument("--max-tokens", type=_positive, default=64, metavar="N", help="longest reply (default 64)")
     evaluate.add_argument("--seed", type=int, default=0)
     evaluate.add_argument("--out", type=Path, metavar="DIR", help="keep the results and every reply here")
     evaluate.set_defaults(verb=_eval)

@@ -116,3 +116,28 @@ def test_a_finished_run_ends_with_the_table_and_the_path_of_its_page(
     out, err = capsys.readouterr()
     assert out == ""
     assert "not empty" in err.splitlines()[-1]
+
+
+def test_a_reply_longer_than_the_model_can_hold_is_refused_in_one_line(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Raised in the middle of concurrent sampling and judging, where it would come as a group of exceptions."""
+    argv = ["eval", str(home / "even.py"), "--model", str(home / "model"), "--max-tokens", "5000"]
+    assert main(argv) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("veriward: ")
+    assert err.count("\n") == 1
+    assert "max_tokens 5000 exceeds" in err
+
+
+def test_an_evaluation_keeps_its_figures_and_every_reply(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = home / "evaluation"
+    argv = ["eval", str(home / "even.py"), "--model", str(home / "model"), "--limit", "3", "--max-tokens", "5"]
+    assert main([*argv, "--out", str(out), "-n", "8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["pass@1", "pass@8", "greedy"]
+    assert len((out / "results.jsonl").read_text().splitlines()) == 3 * 8
+    assert json.loads((out / "summary.json").read_text())["samples"] == 8
+    assert main([*argv, "--out", str(out)]) == 1
+    assert "not empty" in capsys.readouterr().err
