@@ -105,7 +105,7 @@ def make_slot_cgroup(name: str) -> SlotCgroup | None:
 
 
 def _homes() -> list[tuple[Path, Path]]:
-    """Where slot cgroups may go: below this process's own v1 cgroups, or at the root of v2."""
+    """Where slot cgroups may go: below this process's own v1 cgroups, else at the root of v1 or v2."""
     own = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -114,7 +114,7 @@ def _homes() -> list[tuple[Path, Path]]:
     homes = []
     if "memory" in own and "pids" in own:
         homes.append((_V1 / "memory" / own["memory"].lstrip("/"), _V1 / "pids" / own["pids"].lstrip("/")))
-    homes.append((_V1, _V1))
+    homes += [(_V1 / "memory", _V1 / "pids"), (_V1, _V1)]
     return [pair for pair in homes if all((home / "cgroup.procs").exists() for home in pair)]
 
 

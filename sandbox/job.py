@@ -11,6 +11,7 @@ import marshal
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -26,6 +27,13 @@ _ENDED_BY: dict[str, tuple[Literal["timeout", "killed"], LimitName]] = {
     "cpu": ("timeout", "cpu"),
     "memory": ("killed", "memory"),
 }
+
+
+# A fork of this process without an exec would inherit the pipes of every job in progress, and a job
+# whose stdin some child still holds never reads its end. So the child closes them, and no fork
+# happens while a job's ends of its pipes are open here.
+_fork_guard = threading.Lock()
+_descriptors: set[int] = set()
 
 
 class Job:
@@ -46,24 +54,30 @@ class Job:
         self._start()
 
     def _start(self) -> None:
-        stdin, self._stdin = os.pipe()
-        self._stdout, stdout = os.pipe()
-        self._stderr, stderr = os.pipe()
-        code = os.memfd_create("program")
-        theirs = [code, stdin, stdout, stderr]
-        try:
-            os.write(code, marshal.dumps((self._program.code, self._program.argv, self._program.files)))
-            os.lseek(code, 0, os.SEEK_SET)
-            for descriptor in (self._stdin, self._stdout, self._stderr):
-                os.set_blocking(descriptor, False)
-            fresh = self._program.mode == "fresh"
-            self._number = self._slot.begin(self._program.limits, fresh=fresh, descriptors=theirs)
-        except BaseException:
-            self._release(is_healthy=False)
-            raise
-        finally:
-            for descriptor in theirs:
-                os.close(descriptor)
+        with _fork_guard:
+            stdin, self._stdin = os.pipe()
+            self._stdout, stdout = os.pipe()
+            self._stderr, stderr = os.pipe()
+            code = os.memfd_create("program")
+            theirs = [code, stdin, stdout, stderr]
+            _descriptors.update((self._stdin, self._stdout, self._stderr))
+            try:
+                self._number = self._hand_over(code, theirs)
+            except BaseException:
+                self._release(is_healthy=False)
+                raise
+            finally:
+                for descriptor in theirs:
+                    os.close(descriptor)
+
+    def _hand_over(self, code: int, theirs: list[int]) -> int:
+        content = memoryview(marshal.dumps((self._program.code, self._program.argv, self._program.files)))
+        while content:
+            content = content[os.write(code, content) :]
+        os.lseek(code, 0, os.SEEK_SET)
+        for descriptor in (self._stdin, self._stdout, self._stderr):
+            os.set_blocking(descriptor, False)
+        return self._slot.begin(self._program.limits, fresh=self._program.mode == "fresh", descriptors=theirs)
 
     def send(self, data: bytes) -> bool:
         """Write to the job's stdin, reading its output meanwhile. False once the job takes no more."""
@@ -86,7 +100,7 @@ class Job:
                 end = self._output.find(b"\n", self._next_line)
                 if end >= 0:
                     return self._take_line(end, end + 1)
-                if self._stdout < 0 or self._result is not None:
+                if self._stdout < 0:
                     rest = len(self._output)
                     return self._take_line(rest, rest) if self._next_line < rest else None
                 left = deadline - time.monotonic()
@@ -118,7 +132,7 @@ class Job:
             return self._result
         self.close_stdin()
         try:
-            while self._report is None or self._stdout >= 0 or self._stderr >= 0:
+            while self._report is None:
                 self._pump(None)
         except SlotLost as lost:
             self._give_up(lost)
@@ -143,6 +157,8 @@ class Job:
         if self._report is None:
             poller.register(self._slot.fileno(), select.POLLIN)
         for descriptor, _ in poller.poll(1000 * min(left, left if timeout_s is None else timeout_s) + 1):
+            if self._report is not None:  # and with it everything else was read and closed
+                return
             if descriptor == self._stdout:
                 self._stdout = self._read(descriptor, self._output)
             elif descriptor == self._stderr:
@@ -157,10 +173,21 @@ class Job:
         if report[:2] != ["done", str(self._number)] or len(report) != 7:
             raise SlotLost(f"it said {' '.join(report)[:80]!r}")
         self._report = report
+        self._drain()
+
+    def _drain(self) -> None:
+        """Read what is left. Every writer is dead, so what the pipes hold now is all there will be."""
+        with contextlib.suppress(BlockingIOError):
+            while self._stdout >= 0:
+                self._stdout = self._read(self._stdout, self._output)
+        with contextlib.suppress(BlockingIOError):
+            while self._stderr >= 0:
+                self._stderr = self._read(self._stderr, self._errors)
+        self._stdin, self._stdout, self._stderr = map(_closed, (self._stdin, self._stdout, self._stderr))
 
     def _read(self, descriptor: int, into: bytearray) -> int:
         data = os.read(descriptor, _CHUNK)
-        if not data:
+        if not data or (self._is_over_cap and self._report is not None):
             return _closed(descriptor)
         room = self._program.limits.output_bytes - len(self._output) - len(self._errors)
         into += data[:room] if room > 0 else b""
@@ -236,7 +263,19 @@ class Job:
 
 
 def _closed(descriptor: int) -> int:
-    if descriptor >= 0:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
+    if descriptor in _descriptors:  # else it is closed already, and the number may be someone else's by now
+        _descriptors.discard(descriptor)
+        os.close(descriptor)
     return -1
+
+
+def _close_in_forked_child() -> None:
+    for descriptor in list(_descriptors):
+        _closed(descriptor)
+    _fork_guard.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_fork_guard.acquire, after_in_parent=_fork_guard.release, after_in_child=_close_in_forked_child
+    )

@@ -56,6 +56,8 @@ class Program(_Model):
     def _can_be_laid_out(self) -> Program:
         for path in self.files:
             _check_path(path)
+            if any(str(parent) in self.files for parent in PurePosixPath(path).parents):
+                raise ValueError(f"files: {path!r} lies below a path that is a file itself")
         if any("\0" in argument for argument in self.argv):
             raise ValueError("argv: an argument can't hold a NUL character")
         sizes = [len(self.code.encode()), *map(len, self.files.values())]

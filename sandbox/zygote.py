@@ -31,7 +31,12 @@ from sandbox.run_main import run_main
 _TICK_S = 0.1
 _HEADER_BYTES = 1 << 16
 _RIGHTS_BYTES = socket.CMSG_SPACE(4 * array.array("i").itemsize)
-_JOB_ENVIRONMENT = {"HOME": confine.WORK_DIR, "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+_JOB_ENVIRONMENT = {
+    "HOME": confine.WORK_DIR,
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "TMPDIR": confine.JOB_MOUNT,
+}
 Job = tuple[dict[str, Any], int]  # a request, and the descriptor of its program
 
 
@@ -261,6 +266,8 @@ def _become_job(kit: Kit, request: dict[str, Any], descriptors: array.array[int]
         os.setgroups([])
         os.setresgid(kit.setup.uid, kit.setup.uid, kit.setup.uid)
         os.setresuid(kit.setup.uid, kit.setup.uid, kit.setup.uid)
+    if 0 in os.getresuid():
+        raise PermissionError("the job would have run as uid 0")
     linux.drop_capabilities()
     linux.prctl(linux.PR_SET_DUMPABLE, 1)  # its own /proc entry is its own again
     if kit.landlock_abi:
@@ -291,7 +298,7 @@ def _set_limits(kit: Kit, request: dict[str, Any]) -> None:
             request["processes"] + _shared_processes(kit),
             request["processes"] + _shared_processes(kit),
         ),
-        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CORE, 1, 1),  # 1, not 0: a core_pattern that pipes to a program ignores 0 and runs it
         (resource.RLIMIT_MEMLOCK, 0, 0),
     ]
     if kit.setup.watch_memory:

@@ -7,6 +7,8 @@ import signal
 import threading
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sandbox import Execution, Limits, Program, Sandbox
@@ -64,12 +66,12 @@ def test_the_program_is_the_main_module_of_its_own_script(run, mode):
 
 def test_arguments_files_and_stdin_reach_the_program(box: Sandbox):
     program = Program(
-        code="import sys, helper\nprint(sys.argv[1:], helper.x, open('data/in.bin', 'rb').read(), sys.stdin.buffer.read())",
+        code="import sys, helper\nprint(sys.argv[1:], helper.x, open('data/in.bin', 'rb').read(), input())",
         files={"helper.py": b"x = 'help'", "data/in.bin": b"\x00\xff"},
         argv=("a", "b c"),
-        stdin=b"\xff\n",
+        stdin=b"typed",
     )
-    expected = b"['a', 'b c'] help b'\\x00\\xff' b'\\xff\\n'\n"
+    expected = b"['a', 'b c'] help b'\\x00\\xff' typed\n"
     assert box.run_sync(program).stdout == expected
     assert box.run_sync(program.model_copy(update={"mode": "fresh"})).stdout == expected
 
@@ -172,7 +174,8 @@ def test_ordinary_modules_of_the_standard_library_work(run):
 
 
 def test_a_thread_still_running_is_waited_for_as_python_does(run):
-    code = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()\nprint('main')"
+    code = "import threading, time\ndef late(): time.sleep(0.1); print('late')\n"
+    code += "threading.Thread(target=late).start()\nprint('main')"
     assert run(code).stdout == b"main\nlate\n"
 
 
@@ -189,6 +192,28 @@ def test_files_outside_the_work_directory_are_refused_when_the_program_is_made(p
         Program(code="", files={path: b""})
 
 
+def test_a_file_can_not_also_be_a_directory():
+    with pytest.raises(ValidationError, match="below a path that is a file"):
+        Program(code="", files={"a": b"", "a/b/c": b""})
+
+
+NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
+    lambda name: name not in (".", "..", "main.py")
+)
+ARGUMENTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(name=NAMES, content=st.binary(max_size=300), argv=st.lists(ARGUMENTS, max_size=4), stdin=st.binary(max_size=300))
+def test_any_bytes_and_names_arrive_unchanged(box: Sandbox, name, content, argv, stdin):
+    code = (
+        "import os, sys\nprint(sys.argv[1:] == " + ascii(argv) + ", os.path.exists(" + ascii(name) + "))\n"
+        "sys.stdout.flush()\nsys.stdout.buffer.write(open(" + ascii(name) + ", 'rb').read() + sys.stdin.buffer.read())"
+    )
+    execution = box.run_sync(Program(code=code, files={name: content}, argv=tuple(argv), stdin=stdin))
+    assert (execution.stderr, execution.stdout) == (b"", b"True True\n" + content + stdin)
+
+
 def test_a_program_larger_than_its_own_limits_is_refused():
     with pytest.raises(ValidationError, match="exceed this program's own limits"):
         Program(code="", files={"big": bytes(2 << 20)}, limits=Limits(disk_mb=1))
@@ -201,7 +226,8 @@ def test_impossible_limits_are_refused():
 
 
 def test_a_dialogue_line_by_line(box: Sandbox):
-    code = "print('ready', flush=True)\nfor line in iter(input, 'quit'):\n    print(int(line) ** 2, flush=True)\nprint('last', end='')"
+    code = "print('ready', flush=True)\nfor line in iter(input, 'quit'):\n    print(int(line) ** 2, flush=True)\n"
+    code += "print('last', end='')"
     with box.open(Program(code=code)) as job:
         assert job.receive_line(10) == b"ready"
         for number in (3, 12):

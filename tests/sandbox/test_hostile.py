@@ -132,7 +132,8 @@ def test_the_work_directory_is_capped_in_bytes(run):
 
 
 def test_the_work_directory_is_capped_in_inodes(run):
-    code = "n = 0\ntry:\n    while True:\n        open(f'f{n}', 'w').close(); n += 1\nexcept OSError as e: print(n, e.errno)"
+    code = "n = 0\ntry:\n    while True:\n        open(f'f{n}', 'w').close(); n += 1\n"
+    code += "except OSError as e: print(n, e.errno)"
     count, errno = map(int, run(code, disk_inodes=100).stdout.split())
     assert (90 <= count <= 100, errno) == (True, 28)
 
@@ -419,7 +420,8 @@ def test_other_architectures_calls_kill_the_caller(run):
 
 
 def test_a_suid_program_gains_nothing(run):
-    code = "import subprocess\nprint(subprocess.run(['/bin/su', '-c', 'id'], capture_output=True, stdin=-3).returncode != 0)"
+    code = "import subprocess\ndone = subprocess.run(['/bin/su', '-c', 'id'], capture_output=True, stdin=-3)\n"
+    code += "print(done.returncode != 0)"
     assert run(code).stdout == b"True\n"
 
 

@@ -99,6 +99,16 @@ def test_unavailable_when_no_slot_comes_up(monkeypatch):
     assert "the machine is full" in execution.error
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's slots change their uid")
+def test_a_job_that_could_not_be_confined_has_no_result(monkeypatch):
+    """The steps between fork and program are the sandbox's: their failure is never an exit code."""
+    monkeypatch.setattr("sandbox.slot._slot_uid", lambda index: 2**32 - 1)  # to the kernel: leave as it is
+    with Sandbox(slots=1) as one:
+        execution = one.run_sync(Program(code="print(1)"))
+    assert execution.status == "unavailable"
+    assert (execution.exit_code, execution.stdout) == (None, b"")
+
+
 def test_a_dialogue_whose_slot_dies_ends_as_unavailable():
     with Sandbox(slots=1) as one, one.open(Program(code="import time; time.sleep(60)")) as job:
         kill_every_slot(one)
@@ -182,6 +192,22 @@ def test_a_forked_child_gets_slots_of_its_own_and_the_parents_keep_working():
     shared.close()
 
 
+def test_a_fork_of_this_process_does_not_keep_a_jobs_input_open():
+    """multiprocessing's fork in one thread must not turn another thread's verdict into a time-out."""
+    program = Program(code="import sys; print(len(sys.stdin.read()))", limits=Limits(wall_s=20))
+    with Sandbox(slots=1) as one, one.open(program) as job:
+        job.send(b"abc")
+        child = os.fork()
+        if not child:
+            signal.pause()
+        try:
+            job.close_stdin()
+            assert job.receive_line(15) == b"3"
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
 def test_a_thread_that_started_a_slot_may_end_before_it():
     """A parent-death signal would fire when the starting thread ends, not the process."""
     with Sandbox(slots=1) as one:
@@ -227,7 +253,8 @@ def test_where_namespaces_are_refused_it_refuses_to_run_rather_than_run_weaker()
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from sandbox import linux, seccomp, Sandbox, Program\nfrom sandbox.errors import VeriwardError\n"
         "linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)\n"
-        "import sandbox.seccomp as s\ns._DENIED = {'unshare': s._DENIED['unshare']}\ns._SOCKETPAIR = s._SOCKET = (999, 999)\n"
+        "seccomp._DENIED = {'unshare': seccomp._DENIED['unshare']}\n"
+        "seccomp._SOCKETPAIR = seccomp._SOCKET = (999, 999)\n"
         "seccomp.Filter().apply()\n"
         "try: print(Sandbox(slots=1).run_sync(Program(code='print(1)')))\n"
         "except VeriwardError as e: print('refused:', e)"
