@@ -46,7 +46,11 @@ class _Conversation:
         return self._hear()
 
     def _say(self, message: dict[str, Any]) -> None:
-        self._job.send(json.dumps(message).encode() + b"\n")
+        try:
+            line = json.dumps(message)
+        except RecursionError:  # a candidate's value, on its way to a checker or judge
+            raise Ended(Verdict.failed("tampered", "a value nested deeper than any that is encoded")) from None
+        self._job.send(line.encode() + b"\n")
 
     def _hear(self) -> dict[str, Any]:
         """The next line, an object. Raises Ended when the job has none or sends anything else."""
@@ -166,8 +170,11 @@ def how_it_ended(execution: Execution) -> Verdict:
 
 
 def shown(value: Any) -> str:
-    """A value for a verdict's detail, at most 200 characters of it."""
-    text = repr(value)
+    """A value for a verdict's detail, at most 200 characters of it. Never raises for plain values."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deep; an int beyond Python's limit of digits
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= 200 else text[:197] + "..."
 
 

@@ -24,6 +24,7 @@ from sandbox import Execution, Limits, Program, Sandbox, default_sandbox
 # and run into their limits (verifiers#831).
 _turns = threading.BoundedSemaphore(os.cpu_count() or 1)
 _KNOWN_GOOD = Program(code="pass")
+_MAX_CODE_CHARACTERS = 1 << 20
 
 
 def code_verdict(
@@ -47,10 +48,14 @@ def code_verdict(
         return Verdict.unscored(f"no runner for language {language!r}")
     try:
         suite = as_code_tests(tests)
-        jobs = _Jobs(code, limits or Limits(), sandbox or default_sandbox())
-        return _judged(jobs, suite)
+        cause = _unusable(suite)
     except (ValueError, TypeError, SyntaxError) as error:
-        return Verdict.unscored(f"the tests cannot be used: {error}")
+        cause = str(error)
+    if cause:
+        return Verdict.unscored(f"the tests cannot be used: {cause}")
+    if len(code) > _MAX_CODE_CHARACTERS or not _is_text(code):
+        return Verdict.failed("unparsed", f"no program: over {_MAX_CODE_CHARACTERS} characters, or not Unicode text")
+    return _judged(_Jobs(code, limits or Limits(), sandbox or default_sandbox()), suite)
 
 
 async def code_verdict_async(
@@ -63,6 +68,27 @@ async def code_verdict_async(
 ) -> Verdict:
     """`code_verdict` without blocking the running loop."""
     return await asyncio.to_thread(code_verdict, code, tests, language=language, limits=limits, sandbox=sandbox)
+
+
+def _unusable(suite: CodeTests) -> str:
+    """Why nothing can be judged by these tests, "" when something can. Raises ValueError, TypeError
+    or SyntaxError for some causes. All are found before the program, which must not decide this, runs."""
+    if isinstance(suite, AssertTests):
+        return "the test code asserts nothing" if suite.is_empty() else ""
+    if isinstance(suite, CallTests):
+        for case in suite.cases:
+            encode([list(case.args), case.kwargs, case.expected])
+    elif not all(_is_text(case.input) for case in suite.cases):
+        return "an input is not Unicode text"
+    return "" if suite.cases else "there are none"
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class _Jobs:
@@ -127,10 +153,6 @@ class _Tally:
 
 
 def _judged_by_calls(jobs: _Jobs, tests: CallTests) -> Verdict:
-    if not tests.cases:
-        return Verdict.unscored("no tests")
-    for case in tests.cases:
-        encode(case.expected)  # tests that cannot be compared are found before the program runs
     answers = _answers(jobs, tests)
     tally = _Tally(len(tests.cases))
     with jobs.judge(tests.checker_code) as judge:
@@ -170,8 +192,6 @@ def _judged_answer(
 
 
 def _judged_by_output(jobs: _Jobs, tests: StdioTests) -> Verdict:
-    if not tests.cases:
-        return Verdict.unscored("no tests")
     executions: list[Execution] = []
     for case in tests.cases:
         executions.append(jobs.run(case.input))
@@ -201,8 +221,6 @@ def _judged_execution(
 
 def _judged_by_assertions(jobs: _Jobs, tests: AssertTests) -> Verdict:
     """Relay the checker's calls to the candidate until the checker says how it ended."""
-    if tests.is_empty():
-        return Verdict.unscored("the test code asserts nothing")
     calls = 0
     with jobs.checker(tests) as checker, jobs.candidate() as candidate:
         while (message := checker.next_message()).get("function"):
