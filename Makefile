@@ -29,7 +29,7 @@ lint: $(VENV)/.dev-installed
 
 # The figures of docs/results.md; hours on two cores, run by hand.
 results: $(VENV)/.train-installed
-	$(BIN)/python -m bench.results --out docs/results
+	$(BIN)/python -m bench.results --work runs/results
 
 bench: $(VENV)/.dev-installed
 	$(PIP) -e '.[bench]'
