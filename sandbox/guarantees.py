@@ -42,7 +42,6 @@ class Guarantees(BaseModel):
 def local_guarantees(*, as_root: bool, has_cgroup: bool, landlock_abi: int, has_proc: bool) -> Guarantees:
     """The local backend's, from what its slot found when it started."""
     identity = "a uid of the slot's own" if as_root else "a user namespace without capabilities"
-    no_cgroup = "no writable memory cgroup: " + ("" if as_root else "not root; ")
     items = [
         Guarantee(name="harness", level="enforced", how=f"own pid and mount namespaces, {identity}, fresh interpreter"),
         Guarantee(name="files", level="enforced", how="read-only root of its own; one tmpfs to write to"),
@@ -55,13 +54,7 @@ def local_guarantees(*, as_root: bool, has_cgroup: bool, landlock_abi: int, has_
         Guarantee(name="open_files", level="enforced", how="RLIMIT_NOFILE, per process"),
         Guarantee(name="processes", level="enforced", how="pids cgroup" if has_cgroup else "RLIMIT_NPROC of its uid"),
         _cpu(has_proc),
-        Guarantee(
-            name="memory",
-            level="enforced" if has_cgroup else "weaker",
-            how="memory cgroup over all processes and the tmpfs"
-            if has_cgroup
-            else no_cgroup + "RLIMIT_AS per process, and the sum only looked at every 0.1 s",
-        ),
+        _memory(as_root, has_cgroup, has_proc),
         Guarantee(
             name="landlock",
             level="enforced" if landlock_abi >= 6 else "weaker",
@@ -77,3 +70,11 @@ def _cpu(has_proc: bool) -> Guarantee:
     if has_proc:
         return Guarantee(name="cpu", level="enforced", how="RLIMIT_CPU per process, the sum looked at every 0.1 s")
     return Guarantee(name="cpu", level="weaker", how="no /proc in the slot: RLIMIT_CPU per process only")
+
+
+def _memory(as_root: bool, has_cgroup: bool, has_proc: bool) -> Guarantee:
+    if has_cgroup:
+        return Guarantee(name="memory", level="enforced", how="memory cgroup over all processes and the tmpfs")
+    why = "no writable memory cgroup" + ("" if as_root else " (not root)")
+    total = "the sum only looked at every 0.1 s" if has_proc else "no bound on the sum"
+    return Guarantee(name="memory", level="weaker", how=f"{why}: RLIMIT_AS per process, {total}")

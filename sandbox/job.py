@@ -170,7 +170,8 @@ class Job:
 
     def _hear_slot(self) -> None:
         report = self._slot.receive()
-        if report[:2] != ["done", str(self._number)] or len(report) != 7:
+        is_whole = len(report) == 7 and all(word.isdigit() for word in report[1:6])
+        if report[:2] != ["done", str(self._number)] or not is_whole:
             raise SlotLost(f"it said {' '.join(report)[:80]!r}")
         self._report = report
         self._drain()

@@ -14,11 +14,14 @@ import itertools
 import os
 import sys
 import threading
+import time
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from sandbox.cgroups import sweep_leftovers
+from sandbox.errors import ConfigError
 from sandbox.guarantees import Guarantees, local_guarantees
 from sandbox.job import Job
 from sandbox.models import Execution, Program
@@ -26,6 +29,7 @@ from sandbox.slot import Slot, SlotLost, cannot_confine
 
 # Jobs of one zygote share its address-space layout, so it is replaced now and then.
 _JOBS_PER_SLOT = 2000
+_CLOSE_S = 0.5
 
 _live: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 _slot_numbers = itertools.count()
@@ -35,9 +39,14 @@ class Sandbox:
     """Runs programs, `slots` at a time. Safe from any thread; close it, or let interpreter exit do so."""
 
     def __init__(self, *, slots: int | None = None) -> None:
-        """`slots`: jobs at a time, default the CPUs this process may use. Raises VeriwardError off Linux."""
+        """`slots`: jobs at a time, default the CPUs this process may use.
+
+        Raises VeriwardError off Linux and ConfigError for an impossible `slots`.
+        """
         if not sys.platform.startswith("linux"):
             raise cannot_confine(f"a Linux kernel (this is {sys.platform})")
+        if slots is not None and slots < 1:
+            raise ConfigError(f"Sandbox(slots={slots}): at least 1 job at a time; leave it out for one per usable CPU")
         self.slots = slots or len(os.sched_getaffinity(0))
         self._is_closed = False
         self._reset()
@@ -101,13 +110,24 @@ class Sandbox:
         """End every slot, and any job still in one. Later use raises RuntimeError."""
         with self._lock:
             self._is_closed = True
-            slots, self._all, self._idle = self._all, set(), []
             threads, self._threads = self._threads, None
-        for slot in slots:
+            idle, self._idle = self._idle, []
+            self._all.difference_update(idle)
+            busy = set(self._all)
+        for slot in busy:
             slot.kill()
         if threads is not None:
             threads.shutdown(wait=True, cancel_futures=True)
-        for slot in slots:
+        for slot in idle:
+            slot.close()
+        # A thread in the middle of a job closes its slot itself, since it still reads from it. A
+        # dialogue that was left open has nobody to do so.
+        deadline = time.monotonic() + _CLOSE_S
+        while self._all and time.monotonic() < deadline:
+            time.sleep(0.005)
+        with self._lock:
+            abandoned, self._all = self._all, set()
+        for slot in abandoned:
             slot.close()
 
     def _run(self, program: Program, handle: _Handle) -> Execution:
@@ -150,7 +170,7 @@ class Sandbox:
                 return
             was_mine = slot in self._all
             self._all.discard(slot)
-        if was_mine:  # else close() has it
+        if was_mine:  # else close() took it
             slot.close()
 
     def _forget(self) -> None:
@@ -181,7 +201,7 @@ class _Handle:
                 self._job.stop()
 
     @contextlib.contextmanager
-    def holding(self, job: Job):  # type: ignore[no-untyped-def]
+    def holding(self, job: Job) -> Iterator[None]:
         with self._lock:
             self._job = job
             if self.is_cancelled:

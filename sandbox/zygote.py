@@ -13,23 +13,19 @@ unmarshalled.
 from __future__ import annotations
 
 import array
-import contextlib
 import gc
 import marshal
 import os
 import resource
-import select
 import signal
 import socket
 import sys
-import time
 from typing import Any
 
 from sandbox import confine, landlock, linux, seccomp
 from sandbox.run_main import run_main
+from sandbox.watch import HEADER_BYTES, Watch, Watches, readable
 
-_TICK_S = 0.1
-_HEADER_BYTES = 1 << 16
 _RIGHTS_BYTES = socket.CMSG_SPACE(4 * array.array("i").itemsize)
 _JOB_ENVIRONMENT = {
     "HOME": confine.WORK_DIR,
@@ -60,7 +56,7 @@ def serve(control_fd: int, parent_pid: int) -> Job:
     """Become the slot's keeper and its pid 1. Returns only in a job's process, ready to run it."""
     control = socket.socket(fileno=control_fd)
     parent = os.pidfd_open(parent_pid)
-    setup = Setup(marshal.loads(control.recv(_HEADER_BYTES)))
+    setup = Setup(marshal.loads(control.recv(HEADER_BYTES)))
     try:
         confine.enter_namespaces(with_user=not setup.uid)
     except OSError as error:
@@ -101,6 +97,7 @@ class Kit:
                 file.write("0")
         self.proc = confine.build_root(setup.interpreter_dirs)
         self.has_proc = self.proc >= 0
+        self.watches = Watches(cpu=self.has_proc, memory=self.has_proc and setup.watch_memory)
         linux.drop_bounding_capabilities()
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
@@ -126,7 +123,7 @@ def _serve_jobs(control: socket.socket, parent: int, kit: Kit) -> Job:
     while True:
         if not _wait_for_request(control, parent):
             os._exit(0)
-        data, ancillary, _, _ = control.recvmsg(_HEADER_BYTES, _RIGHTS_BYTES)
+        data, ancillary, _, _ = control.recvmsg(HEADER_BYTES, _RIGHTS_BYTES)
         if not data:
             os._exit(0)
         if data.startswith(b"kill") or not ancillary:  # a kill that came after its job had ended
@@ -143,113 +140,14 @@ def _serve_jobs(control: socket.socket, parent: int, kit: Kit) -> Job:
                 os._exit(1)
         for descriptor in descriptors:
             os.close(descriptor)
-        result = Watch(control, parent, kit, request, child).until_empty()
+        result = Watch(control, parent, request, child, watches=kit.watches).until_empty()
         control.send(result)
         confine.drop_job_dir()
 
 
 def _wait_for_request(control: socket.socket, parent: int) -> bool:
-    ready = _poll([control.fileno(), parent], None)
+    ready = readable([control.fileno(), parent], None)
     return parent not in ready
-
-
-def _poll(descriptors: list[int], timeout_s: float | None) -> list[int]:
-    poller = select.poll()
-    for descriptor in descriptors:
-        poller.register(descriptor, select.POLLIN)
-    return [fd for fd, _ in poller.poll(None if timeout_s is None else max(0, timeout_s * 1000))]
-
-
-class Watch:
-    """One job as its slot sees it: ends it on time, kills what it left, adds up what it used."""
-
-    def __init__(self, control: socket.socket, parent: int, kit: Kit, request: dict[str, Any], child: int) -> None:
-        self.control, self.parent, self.kit, self.request, self.child = control, parent, kit, request, child
-        self.started = time.monotonic()
-        self.limit = "-"
-        self.status = 0
-        self.cpu_s = 0.0
-        self.peak_kb = 0
-
-    def until_empty(self) -> bytes:
-        """Wait for the job's end, leave no process of it, and return the line that reports it."""
-        handle = os.pidfd_open(self.child)
-        deadline = self.started + self.request["wall_s"]
-        while True:
-            ready = _poll([handle, self.control.fileno(), self.parent], min(deadline - time.monotonic(), _TICK_S))
-            if handle in ready:
-                break
-            if self.parent in ready:
-                os._exit(0)
-            if self.control.fileno() in ready and self._told_to_stop():
-                break
-            if time.monotonic() >= deadline:
-                self.limit = "wall"
-                break
-            if self._over_a_total():
-                break
-        wall_us = int((time.monotonic() - self.started) * 1e6)
-        self._kill_all()
-        os.close(handle)
-        line = f"done {self.request['job']} {self.status} {int(self.cpu_s * 1e6)} {self.peak_kb} {wall_us} {self.limit}"
-        return line.encode()
-
-    def _told_to_stop(self) -> bool:
-        order = self.control.recv(_HEADER_BYTES)
-        if not order:
-            os._exit(0)  # the parent let go of the socket
-        if order != b"kill %d" % self.request["job"]:
-            return False
-        self.limit = "told"
-        return True
-
-    def _kill_all(self) -> None:
-        """SIGKILL everything else in the namespace. The kernel does not let a fork slip through a kill(-1)."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, 0)
-            except ChildProcessError:
-                return
-            self.cpu_s += usage.ru_utime + usage.ru_stime
-            self.peak_kb = max(self.peak_kb, usage.ru_maxrss)
-            if pid == self.child:
-                self.status = status
-
-    def _over_a_total(self) -> bool:
-        """Sums over all processes of the job, which no rlimit bounds."""
-        if not self.kit.has_proc:
-            return False
-        pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-        if sum(_cpu_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK") > self.request["cpu_s"]:
-            self.limit = "cpu"
-        elif self.kit.setup.watch_memory and _memory_kb(pids) > self.request["memory_mb"] * 1024:
-            self.limit = "memory"
-        return self.limit != "-"
-
-
-def _cpu_ticks(pid: str) -> int:
-    """User and system time of a process and of the children it waited for."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0
-    return sum(int(field) for field in fields[11:15])
-
-
-def _memory_kb(pids: list[str]) -> int:
-    """Memory of all processes together, pages shared by forks counted once (proportional set size)."""
-    total = 0
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/smaps_rollup") as file:
-                lines = file.readlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
-    return total
 
 
 def _become_job(kit: Kit, request: dict[str, Any], descriptors: array.array[int]) -> Job:
@@ -327,7 +225,7 @@ def run_job(request: dict[str, Any], program: int) -> None:
             out.write(content)
     if request["fresh"]:
         starter = request["run_main_source"] + "\nrun_main(open('main.py', encoding='utf-8').read(), sys.argv[1:])\n"
-        flags = ["-s", "-P", "-S", "-c", starter, *argv]
+        flags = ["-s", "-P", "-S", "-B", "-c", starter, *argv]
         environment = {**_JOB_ENVIRONMENT, "PYTHONHASHSEED": "0"}
         os.execve(request["python"], [request["python"], *flags], environment)
     for name in [name for name in sys.modules if name == "sandbox" or name.startswith("sandbox.")]:

@@ -14,9 +14,9 @@ import pytest
 
 from sandbox import Limits, Program, Sandbox, default_sandbox
 from sandbox import local as local_module
-from sandbox.errors import VeriwardError
+from sandbox.errors import ConfigError, VeriwardError
 from sandbox.slot import SlotLost
-from tests.sandbox.conftest import descendants
+from tests.sandbox.conftest import descendants, jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -240,6 +240,43 @@ def test_a_user_folder_can_not_shadow_what_a_slot_imports(tmp_path):
     assert done.stdout == "b'5\\n'\n", done.stderr
 
 
+def test_closing_ends_the_run_of_another_thread():
+    ended = threading.Event()
+    sandbox = Sandbox(slots=1)
+
+    def run() -> None:
+        with pytest.raises(RuntimeError, match="closed"):
+            sandbox.run_sync(Program(code="import time; time.sleep(60)", limits=Limits(wall_s=60)))
+        ended.set()
+
+    runner = threading.Thread(target=run)
+    runner.start()
+    while not jobs():
+        time.sleep(0.005)
+    sandbox.close()
+    assert ended.wait(20)
+    runner.join()
+    assert jobs() == []
+
+
+def test_no_slots_at_all_is_refused():
+    with pytest.raises(ConfigError, match="slots=0"):
+        Sandbox(slots=0)
+
+
+def test_without_a_cgroup_memory_is_still_bounded_and_the_guarantee_says_weaker(monkeypatch):
+    monkeypatch.setattr("sandbox.slot.make_slot_cgroup", lambda name: None)
+    code = "import os, time\nfor n in range(8):\n    if not os.fork(): x = bytearray(40 << 20); time.sleep(30)\n"
+    code += "time.sleep(30)"
+    with Sandbox(slots=1) as one:
+        alone = one.run_sync(Program(code="x = bytearray(200 << 20)", limits=Limits(memory_mb=64)))
+        together = one.run_sync(Program(code=code, limits=Limits(memory_mb=64)))
+        guarantees = one.guarantees()
+    assert b"MemoryError" in alone.stderr
+    assert (together.status, together.limit) == ("killed", "memory")
+    assert [item.name for item in guarantees.weaker()] == ["memory"]
+
+
 def test_off_linux_it_refuses_in_one_line_that_names_the_way_out(monkeypatch):
     monkeypatch.setattr(local_module.sys, "platform", "darwin")
     with pytest.raises(VeriwardError, match=r"darwin.*Docker or a remote sandbox") as caught:
@@ -251,7 +288,7 @@ def test_where_namespaces_are_refused_it_refuses_to_run_rather_than_run_weaker()
     """A process that already has a filter against unshare stands in for a locked-down container."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from sandbox import linux, seccomp, Sandbox, Program\nfrom sandbox.errors import VeriwardError\n"
+        "from sandbox import linux, seccomp, Sandbox, Program\nfrom sandbox.errors import ConfigError, VeriwardError\n"
         "linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)\n"
         "seccomp._DENIED = {'unshare': seccomp._DENIED['unshare']}\n"
         "seccomp._SOCKETPAIR = seccomp._SOCKET = (999, 999)\n"

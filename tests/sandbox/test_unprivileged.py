@@ -24,7 +24,7 @@ def python_for_anyone() -> str | None:
     return None
 
 
-def as_nobody(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+def as_nobody(command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     try:
         return subprocess.run(

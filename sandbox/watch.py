@@ -1,0 +1,126 @@
+"""What a slot does while its job runs: end it on time, then leave no process of it.
+
+Runs as pid 1 of the job's pid namespace, so `kill(-1)` reaches the job and nothing else, and every
+orphan becomes its own to reap. Standard library only, as all of a slot's side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any, NamedTuple
+
+HEADER_BYTES = 1 << 16
+_TICK_S = 0.1
+
+
+def readable(descriptors: list[int], timeout_s: float | None) -> list[int]:
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return [fd for fd, _ in poller.poll(None if timeout_s is None else max(0, timeout_s * 1000))]
+
+
+class Watches(NamedTuple):
+    """Which sums over a job's processes are looked at; both need a `/proc`."""
+
+    cpu: bool
+    memory: bool
+
+
+class Watch:
+    """One job as its slot sees it: ends it on time, kills what it left, adds up what it used."""
+
+    def __init__(
+        self, control: socket.socket, parent: int, request: dict[str, Any], child: int, *, watches: Watches
+    ) -> None:
+        self.control, self.parent, self.request, self.child, self.watches = control, parent, request, child, watches
+        self.started = time.monotonic()
+        self.limit = "-"
+        self.status = 0
+        self.cpu_s = 0.0
+        self.peak_kb = 0
+
+    def until_empty(self) -> bytes:
+        """Wait for the job's end, leave no process of it, and return the line that reports it."""
+        handle = os.pidfd_open(self.child)
+        deadline = self.started + self.request["wall_s"]
+        while True:
+            ready = readable([handle, self.control.fileno(), self.parent], min(deadline - time.monotonic(), _TICK_S))
+            if handle in ready:
+                break
+            if self.parent in ready:
+                os._exit(0)
+            if self.control.fileno() in ready and self._told_to_stop():
+                break
+            if time.monotonic() >= deadline:
+                self.limit = "wall"
+                break
+            if self._over_a_total():
+                break
+        wall_us = int((time.monotonic() - self.started) * 1e6)
+        self._kill_all()
+        os.close(handle)
+        line = f"done {self.request['job']} {self.status} {int(self.cpu_s * 1e6)} {self.peak_kb} {wall_us} {self.limit}"
+        return line.encode()
+
+    def _told_to_stop(self) -> bool:
+        order = self.control.recv(HEADER_BYTES)
+        if not order:
+            os._exit(0)  # the parent let go of the socket
+        if order != b"kill %d" % self.request["job"]:
+            return False
+        self.limit = "told"
+        return True
+
+    def _kill_all(self) -> None:
+        """SIGKILL everything else in the namespace. The kernel does not let a fork slip through a kill(-1)."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, 0)
+            except ChildProcessError:
+                return
+            self.cpu_s += usage.ru_utime + usage.ru_stime
+            self.peak_kb = max(self.peak_kb, usage.ru_maxrss)
+            if pid == self.child:
+                self.status = status
+
+    def _over_a_total(self) -> bool:
+        """Sums over all processes of the job, which no rlimit bounds."""
+        if not self.watches.cpu and not self.watches.memory:
+            return False
+        pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+        if sum(_cpu_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK") > self.request["cpu_s"]:
+            self.limit = "cpu"
+        elif self.watches.memory and _memory_kb(pids) > self.request["memory_mb"] * 1024:
+            self.limit = "memory"
+        return self.limit != "-"
+
+
+def _cpu_ticks(pid: str) -> int:
+    """User and system time of a process and of the children it waited for."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return sum(int(field) for field in fields[11:15])
+
+
+def _memory_kb(pids: list[str]) -> int:
+    """Memory of all processes together, pages shared by forks counted once (proportional set size)."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as file:
+                lines = file.readlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+    return total
