@@ -86,7 +86,7 @@ def serve_candidate() -> None:
     """Load the program named by the first line, then answer one call per line.
 
     Lines in: `{"code"}`, then `{"id", "function", "args", "kwargs"}`. Lines out: `{"loaded": true}`
-    or `{"raised"}`, then `{"id"}` with one of `value`, `raised` (type, text), `not_plain`.
+    or `{"raised"}`, then `{"id"}` with one of `value`, `raised` (type, text), `not_plain` (and `is_true`).
     """
     lines, answers = _private_channel()
     module = types.ModuleType("solution")
@@ -102,16 +102,28 @@ def serve_candidate() -> None:
         try:
             function = _function(module, call["function"])
             args, kwargs = decode(call["args"]), decode(call["kwargs"])
-            answer = {"value": encode(function(*args, **kwargs))}
-        except NotPlain as error:
-            answer = {"not_plain": str(error)}
+            answer = _answer(function(*args, **kwargs))
         except BaseException as error:
             answer = {"raised": [type(error).__name__, _text(error)]}
         _send(answers, {"id": call["id"], **answer})
 
 
-class CandidateGone(BaseException):
-    """The candidate's job ended under the checker; no test may catch it as an ordinary error."""
+def _answer(value: Any) -> dict[str, Any]:
+    try:
+        return {"value": encode(value)}
+    except NotPlain as error:
+        return {"not_plain": str(error), "is_true": bool(value)}
+
+
+class NotPlainValue:
+    """Stands in the checker for a value that cannot cross (a `re.Match`): true or false, equal to nothing.
+    A candidate gains nothing by it, since it could have returned True or False."""
+
+    def __init__(self, is_true: bool) -> None:
+        self._is_true = is_true
+
+    def __bool__(self) -> bool:
+        return self._is_true
 
 
 def serve_checker() -> None:
@@ -132,7 +144,7 @@ def serve_checker() -> None:
                 return decode(answer["value"])
             if "raised" in answer:
                 raise _exception(*answer["raised"])
-            raise CandidateGone(answer.get("not_plain", ""))
+            return NotPlainValue(answer.get("is_true") is True)
 
         return call
 

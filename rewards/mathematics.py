@@ -22,6 +22,7 @@ from rewards.verdict import Verdict
 from rewards.workers import Outcome, default_pool
 
 _MAX_ANSWER_CHARACTERS = 4000  # the LaTeX grammar needs seconds for longer ones
+_REFERENCE_LIMIT_S = 10.0
 _COMPARE, _LOAD = "rewards.symbolic:compare", ("rewards.symbolic:load", ())
 
 _RELATION = re.compile(r"=|<|>|\\le |\\ge |\\ne(?![a-zA-Z])|\\in(?![a-zA-Z])")
@@ -89,7 +90,7 @@ def _prepared(text: str, reference: object, rules: MathRules) -> Verdict | tuple
 def _judged(outcome: Outcome, wanted: str, given: str, rules: MathRules) -> Verdict:
     if outcome.status == "unavailable":
         return Verdict.unscored(f"no math worker: {outcome.error}")
-    if outcome.status != "returned" and not _reference_parses(wanted, rules.timeout_s):
+    if outcome.status != "returned" and not _reference_parses(wanted):
         return Verdict.unscored(f"the reference {wanted[:80]!r} cannot be parsed: {outcome.error}")
     if outcome.status == "raised":
         return Verdict.failed("unparsed", f"{given[:200]}: {outcome.error}")
@@ -102,10 +103,24 @@ def _judged(outcome: Outcome, wanted: str, given: str, rules: MathRules) -> Verd
     return _found(outcome.value["is_same"], wanted, given)
 
 
+def _reference_parses(reference: str) -> bool:
+    try:
+        _prove_reference(reference)
+    except _UnreadableReference:
+        return False
+    return True
+
+
+class _UnreadableReference(Exception):
+    pass
+
+
 @lru_cache(4096)
-def _reference_parses(reference: str, timeout_s: float) -> bool:
-    outcome = default_pool().call(_COMPARE, reference, reference, timeout_s=timeout_s, setup=_LOAD)
-    return outcome.status == "returned" and outcome.value["is_same"]
+def _prove_reference(reference: str) -> None:
+    """Only success is remembered: a failure may be the machine's, and would cost every later reply its score."""
+    outcome = default_pool().call(_COMPARE, reference, reference, timeout_s=_REFERENCE_LIMIT_S, setup=_LOAD)
+    if outcome.status != "returned" or not outcome.value["reference_parses"]:
+        raise _UnreadableReference
 
 
 def _found(is_same: bool, wanted: str, given: str) -> Verdict:

@@ -42,7 +42,7 @@ def code_verdict(
     Correct means all cases pass; `parts["passed"]` is the share that did, where cases are counted.
     `detail` tells the first failing case and quotes expected values: it is for people, never for
     the policy. Blocking; safe from any thread and inside a running loop. Never raises for what
-    program or tests hold.
+    program or tests hold; VeriwardError where this machine cannot confine programs at all.
     """
     if language != "python":
         return Verdict.unscored(f"no runner for language {language!r}")

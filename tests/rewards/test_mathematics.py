@@ -118,18 +118,28 @@ def test_a_reply_without_an_answer_is_unparsed(text: str) -> None:
     assert math_verdict(text, "7").status == "unparsed"
 
 
-@pytest.mark.parametrize(
-    "bomb", ["9^{9^{9^9}}x", "(" * 40 + "x" + ")" * 40, r"\sqrt{" * 40 + "x" + "}" * 40, "x" * 3000]
-)
+@pytest.mark.parametrize("bomb", ["9^{9^{9^9}}x", "(" * 40 + "x" + ")" * 40, "x" * 3000])
 def test_an_expression_bomb_costs_its_limit_and_no_more(bomb: str) -> None:
     """Math-Verify: 40 nested parentheses, 83 characters, burn any limit. AReaL#1426."""
-    verdict = math_verdict(rf"\boxed{{{bomb}}}", "x^2", rules=MathRules(timeout_s=0.5))
+    verdict = math_verdict(rf"\boxed{{{bomb}}}", "x^2", rules=MathRules(timeout_s=0.3))
     assert verdict.status in ("timeout", "crashed", "unparsed", "wrong")
 
 
 def test_a_bomb_does_not_spoil_the_next_verdict() -> None:
-    math_verdict(r"\boxed{" + "(" * 40 + "x" + ")" * 40 + "}", "x^2", rules=MathRules(timeout_s=0.3))
+    math_verdict(r"\boxed{(10^{10^{9}})! x}", "x^2", rules=MathRules(timeout_s=0.3))
     assert status("(x+1)^2", "x^2+2x+1") == "correct"
+
+
+def test_a_reference_is_not_blamed_for_a_bomb_in_the_reply() -> None:
+    """Else a policy could make its failures unscored."""
+    verdict = math_verdict(r"\boxed{" + "(" * 40 + "x" + ")" * 40 + "}", "x^2+7", rules=MathRules(timeout_s=0.3))
+    assert verdict.status == "timeout"
+
+
+def test_a_reference_that_is_a_bomb_is_unscored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewards.mathematics._REFERENCE_LIMIT_S", 0.5)
+    verdict = math_verdict(r"\boxed{x^2}", "(" * 40 + "x" + ")" * 40, rules=MathRules(timeout_s=0.3))
+    assert verdict.status == "unscored"
 
 
 async def test_blocking_and_async_work_inside_a_running_loop() -> None:

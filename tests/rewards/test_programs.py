@@ -20,7 +20,7 @@ from rewards.code_tests import AssertTests, CallTests, StdioTests
 from rewards.extraction import extract_code
 from rewards.programs import code_verdict, code_verdict_async
 from rewards.verdict import Verdict
-from sandbox import Execution, Limits, Program, Sandbox
+from sandbox import Execution, Job, Limits, Program, Sandbox
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the local sandbox needs Linux")
 
@@ -256,6 +256,34 @@ def test_a_lost_sandbox_is_unscored() -> None:
         assert code_verdict("print(3)", STDIO, sandbox=sandbox).status == "unscored"
 
 
+class SlotKiller(Sandbox):
+    """A sandbox that loses the slots of the first `times` conversations."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(slots=1)
+        self.times = times
+
+    def open(self, program: Program) -> Job:
+        job = super().open(program)
+        if self.times > 0:
+            self.times -= 1
+            job._slot.kill()
+        return job
+
+
+@pytest.mark.parametrize("tests", [CALLS, ASSERTS], ids=["calls", "assertions"])
+def test_a_slot_lost_once_costs_nobody_a_score(tests: Any) -> None:
+    with SlotKiller(times=1) as sandbox:
+        assert code_verdict(ADD, tests, sandbox=sandbox).status == "correct"
+
+
+@pytest.mark.parametrize("tests", [CALLS, ASSERTS], ids=["calls", "assertions"])
+def test_a_slot_lost_twice_where_a_good_program_runs_is_the_programs_doing(tests: Any) -> None:
+    """Else a policy learns to end the sandbox instead of answering."""
+    with SlotKiller(times=2) as sandbox:
+        assert code_verdict(ADD, tests, sandbox=sandbox).status == "crashed"
+
+
 @pytest.mark.parametrize(
     ("code", "function", "args", "expected"),
     [
@@ -291,6 +319,13 @@ def test_tests_that_expect_an_exception_get_it() -> None:
     tests = "try:\n    f(-1)\nexcept ValueError:\n    pass\nelse:\n    raise AssertionError\n"
     assert code_verdict("def f(n):\n    if n < 0: raise ValueError('no')\n", tests).status == "correct"
     assert code_verdict("def f(n): return n", tests).status == "wrong"
+
+
+def test_of_a_value_that_cannot_cross_only_its_truth_does() -> None:
+    """MBPP/737 asserts that a re.Match is true."""
+    code = "import re\ndef f(s): return re.match('a', s)\n"
+    assert code_verdict(code, "assert f('ab')\nassert not f('b')\n").status == "correct"
+    assert code_verdict(code, "assert f('ab') == True\n").status == "wrong"
 
 
 async def test_it_works_inside_a_running_loop_and_many_at_once() -> None:
