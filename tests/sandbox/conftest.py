@@ -24,9 +24,9 @@ def can_confine() -> str:
     return ""
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def second_fence() -> Iterator[None]:
-    """As root, the tests' own process gets a pids and memory cgroup, which the slots' cgroups lie in."""
+    """As root, this process gets a pids and memory cgroup that its slots' lie in, for this folder's tests only."""
     fences: list[tuple[Path, Path]] = []
     if os.geteuid() == 0:
         for controller, name, value in (("pids", "pids.max", "600"), ("memory", "memory.limit_in_bytes", str(3 << 30))):
@@ -48,7 +48,7 @@ def second_fence() -> Iterator[None]:
             print(f"a cgroup of the tests was left: {error}", file=sys.stderr)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def box(second_fence: None) -> Iterator[Sandbox]:
     missing = can_confine()
     if missing:
