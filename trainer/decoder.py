@@ -82,6 +82,7 @@ class FusedDecoder:
         self._last_column = self._columns + max_new_tokens - 1
         self._has_padding = bool(padding.any())
         self._padding = padding[index]
+        self._rotations = rotations(self._model, torch.arange(max(self._columns, self._last_column), device=device))
         self._allocate(min(self._last_column, self._columns + _GROWTH_COLUMNS))
         x = self._prefill(ids, padding, index)
         return vocabulary_logits(self._model, x)[index].float()
@@ -98,7 +99,7 @@ class FusedDecoder:
         heads, kv_heads, head_dim, epsilon = self._shape
         count, columns = ids.shape
         place = torch.arange(columns, device=ids.device)
-        rotation = rotations(self._model, (place - padding[:, None]).clamp(min=0).flatten())
+        rotation = self._rotations[(place - padding[:, None]).clamp(min=0).flatten()]
         # A padding query sees itself, so that its softmax has something to sum; nobody sees padding.
         visible = (place <= place[:, None]) & (place >= padding[:, None, None]) | (place == place[:, None])
         x = F.embedding(ids.flatten(), self._model.model.embed_tokens.weight)
@@ -121,7 +122,7 @@ class FusedDecoder:
         if column == self._keys.shape[-1]:
             self._grow()
         self._columns = end = column + 1
-        rotation = rotations(self._model, column - self._padding)
+        rotation = self._rotations[column - self._padding]
         hidden = self._padding_mask(end)
         x = F.embedding(tokens, self._model.model.embed_tokens.weight)
         for number, layer in enumerate(self._layers):

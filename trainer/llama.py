@@ -115,8 +115,7 @@ class _UnitRms(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, epsilon: float) -> Tensor:
-        width = x.shape[-1]
-        inverse = (torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(width).add_(epsilon)).rsqrt_()
+        inverse = _inverse_rms(x, epsilon)
         y = x * inverse
         ctx.save_for_backward(y, inverse)
         return y
@@ -135,26 +134,38 @@ class _SwiGlu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:
         ctx.save_for_backward(gate_up)
-        gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate).mul_(up)
+        return _swiglu(gate_up)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (grad,) = grads
         (gate_up,) = ctx.saved_tensors
         gate, up = gate_up.chunk(2, dim=-1)
-        sigmoid = torch.sigmoid(gate)
-        silu = gate * sigmoid
         result = torch.empty_like(gate_up)
         grad_gate, grad_up = result.chunk(2, dim=-1)
-        torch.mul(grad, silu, out=grad_up)
-        slope = torch.addcmul(sigmoid, silu, 1 - sigmoid)  # d silu / d gate
-        torch.mul(grad, up, out=grad_gate).mul_(slope)
+        torch.mul(F.silu(gate), grad, out=grad_up)
+        torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=grad_gate)
         return result
 
 
+def _inverse_rms(x: Tensor, epsilon: float) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+
+
+def _swiglu(gate_up: Tensor) -> Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
 def unit_rms(x: Tensor, epsilon: float) -> Tensor:
+    if not torch.is_grad_enabled():  # while sampling, a Function's overhead would cost as much as its work
+        return x * _inverse_rms(x, epsilon)
     result: Tensor = _UnitRms.apply(x, epsilon)
+    return result
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    result: Tensor = _SwiGlu.apply(gate_up) if torch.is_grad_enabled() else _swiglu(gate_up)
     return result
 
 
@@ -162,12 +173,13 @@ def project_qkv(x: Tensor, layer: Layer, shape: Shape, rotation: Tensor) -> tupl
     """Normed, scaled and rotated q [tokens, heads, head_dim], k and plain v [tokens, kv_heads, head_dim]."""
     heads, kv_heads, head_dim, epsilon = shape
     qkv = F.linear(unit_rms(x, epsilon), layer.qkv, layer.qkv_bias).view(-1, heads + 2 * kv_heads, head_dim)
-    qk = qkv[:, : heads + kv_heads]
+    qk, v = qkv.split([heads + kv_heads, kv_heads], dim=1)  # its backward is one cat; slices would each fill zeros
     if layer.qk_norm is not None:
         qk = unit_rms(qk, epsilon) * layer.qk_norm
     pairs = torch.view_as_complex(qk.unflatten(-1, (-1, 2))) * rotation
     qk = torch.view_as_real(pairs).flatten(-2)
-    return qk[:, :heads], qk[:, heads:], qkv[:, heads + kv_heads :]
+    q, k = qk.split([heads, kv_heads], dim=1)
+    return q, k, v
 
 
 def close_layer(x: Tensor, attended: Tensor, layer: Layer, epsilon: float) -> Tensor:
@@ -175,7 +187,7 @@ def close_layer(x: Tensor, attended: Tensor, layer: Layer, epsilon: float) -> Te
     x = torch.addmm(x, attended, layer.output.t())
     if layer.output_bias is not None:
         x = x + layer.output_bias
-    gated: Tensor = _SwiGlu.apply(F.linear(unit_rms(x, epsilon), layer.gate_up))
+    gated = swiglu(F.linear(unit_rms(x, epsilon), layer.gate_up))
     return torch.addmm(x, gated, layer.down.t())
 
 

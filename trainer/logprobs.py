@@ -20,6 +20,8 @@ from torch.nn import functional as F
 from trainer.batch import Row
 from trainer.llama import close_layer, fuse_layers, is_llama_family, project_qkv, rotations, shape_of, vocabulary_logits
 
+_MOST_SCORES_KEPT = 1 << 22
+
 
 def token_logprobs(model: Any, rows: Sequence[Row], temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-prob (differentiable) and entropy (not) of each trained token at a temperature, both [tokens].
@@ -103,7 +105,7 @@ def _packed_logits(model: Any, rows: Sequence[Row]) -> Tensor:
     for layer in fuse_layers(model):
         q, k, v = project_qkv(x, layer, shape, rotation)
         x = close_layer(x, _attend(q, k, v, packing), layer, shape.epsilon)
-    return vocabulary_logits(model, F.embedding(packing.before_trained, x))
+    return vocabulary_logits(model, x.index_select(0, packing.before_trained))
 
 
 def _pack(rows: Sequence[Row], device: torch.device) -> _Packing:
@@ -166,21 +168,33 @@ def _padded_index(parts: list[np.ndarray], pad: int) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, packing: _Packing) -> Tensor:
-    """Attention of every packed token over its own row: [tokens, heads * head_dim].
-
-    Rows are gathered with F.embedding: its backward adds rows up far faster on CPU than index_add.
-    """
+    """Attention of every packed token over its own row: [tokens, heads * head_dim]."""
     _, heads, head_dim = q.shape
-    kv_heads = k.shape[1]
     flat_q, flat_k, flat_v = (F.pad(part.flatten(1), (0, 0, 0, 1)) for part in (q, k, v))
     outputs = []
     for block in packing.blocks:
         query, key, value = (
-            F.embedding(index, flat).unflatten(-1, (-1, head_dim)).transpose(1, 2)
+            flat.index_select(0, index.flatten()).view(*index.shape, -1, head_dim).transpose(1, 2)
             for index, flat in ((block.queries, flat_q), (block.keys, flat_k), (block.keys, flat_v))
         )
-        attended = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=~block.is_hidden, scale=1.0, enable_gqa=heads != kv_heads
-        )
+        attended = _attention(query, key, value, block.is_hidden)
         outputs.append(attended.transpose(1, 2).reshape(-1, heads * head_dim))
-    return F.embedding(packing.gather, torch.cat(outputs))
+    return torch.cat(outputs).index_select(0, packing.gather)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, is_hidden: Tensor) -> Tensor:
+    """softmax(query key^T) value with grouped heads: [stretches, heads, queries, head_dim].
+
+    While the scores are few, three plain operations with the heads of a group folded into the queries
+    take two thirds of the time of the fused kernel, which is for scores too many to keep.
+    """
+    stretches, heads, queries, head_dim = query.shape
+    kv_heads, keys = key.shape[1:3]
+    if stretches * heads * queries * keys > _MOST_SCORES_KEPT:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=~is_hidden, scale=1.0, enable_gqa=heads != kv_heads
+        )
+    folded = query.reshape(stretches, kv_heads, -1, head_dim)
+    scores = torch.matmul(folded, key.transpose(2, 3)).view(stretches, heads, queries, keys)
+    weights = scores.masked_fill_(is_hidden, float("-inf")).softmax(-1)
+    return torch.matmul(weights.view(stretches, kv_heads, -1, keys), value).view(query.shape)
