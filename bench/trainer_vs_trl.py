@@ -1,13 +1,15 @@
 """CPU-seconds of one RL step: Veriward against TRL's GRPOTrainer, on the same base, task and batch.
 
-    python -m bench.trainer_vs_trl [--model FOLDER] [--repeats 3] [--steps 6] [--out FILE.json]
+    python -m bench.trainer_vs_trl [--model FOLDER | --random-weights] [--repeats 3] [--steps 6] [--out FILE.json]
 
 One step of either is 16 prompts x 8 samples, their verdicts, and 2 optimiser steps of the DAPO loss (token
 mean, clip 0.2/0.28, advantage = reward - mean, no KL), with dynamic sampling and evaluation off. Each
 measurement is a fresh process of one thread; the two take turns, so that a busy machine treats them alike.
 The learning rate is so small (1e-9) that both keep sampling from the base's distribution: token counts
-then agree but for chance, and are reported. The first step of each process warms up and is not counted.
-Without --model the embedded base is used, or, where there is none, random weights of its shape.
+then agree but for chance (each repeat has its own seed), and are reported. The first step of each process
+warms up and is not counted.
+Without --model the embedded base is used. --random-weights measures the other extreme: a model of the base's
+shape whose replies nearly all run to the limit.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ BAR = 0.6
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a causal-LM folder with a chat template")
+    parser.add_argument("--random-weights", action="store_true", help="random weights of the base's shape")
+    parser.add_argument("--seed", type=int, default=0, help="of the first repeat")
     parser.add_argument("--steps", type=int, default=6, help="RL steps counted in each process")
     parser.add_argument("--repeats", type=int, default=3, help="processes of each")
     parser.add_argument("--max-new-tokens", type=int, default=50)
@@ -43,16 +47,16 @@ def main() -> None:
     parser.add_argument("--child", choices=list(SIDES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(SIDES[options.child](options.model, options.steps, options.max_new_tokens)))
+        print(json.dumps(SIDES[options.child](options.model, options.steps, options.max_new_tokens, options.seed)))
         return
     with tempfile.TemporaryDirectory() as scratch:
         model = options.model or ROOT / "models" / "base"
-        if not (model / "config.json").exists():
+        if options.random_weights:
             model = random_base(Path(scratch) / "random-base")
         runs: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
         for repeat in range(options.repeats):
             for side in SIDES if repeat % 2 == 0 else reversed(SIDES):
-                runs[side].append(in_child(side, model, options.steps, options.max_new_tokens))
+                runs[side].append(in_child(side, model, options.steps, options.max_new_tokens, options.seed + repeat))
                 print(f"{side:9} {describe(runs[side][-1])}", flush=True)
     result = compare(runs) | {"model": model.name, "steps": options.steps, "max_new_tokens": options.max_new_tokens}
     print(f"CPU per step, ours / TRL: {result['ratio']:.3f} (per token {result['ratio_per_token']:.3f}); bar {BAR}")
@@ -85,9 +89,9 @@ def compare(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     return result
 
 
-def in_child(side: str, model: Path, steps: int, max_new_tokens: int) -> dict[str, float]:
+def in_child(side: str, model: Path, steps: int, max_new_tokens: int, seed: int) -> dict[str, float]:
     command = [sys.executable, "-m", "bench.trainer_vs_trl", "--child", side, "--model", str(model)]
-    command += ["--steps", str(steps), "--max-new-tokens", str(max_new_tokens)]
+    command += ["--steps", str(steps), "--max-new-tokens", str(max_new_tokens), "--seed", str(seed)]
     one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(command, cwd=ROOT, env=os.environ | one_thread, capture_output=True, text=True, timeout=1800)
     if done.returncode:
@@ -108,7 +112,7 @@ def measured(marks: list[float], tokens: list[int]) -> dict[str, float]:
     return {"cpu_s_per_step": sum(seconds) / len(seconds), "tokens_per_step": sum(tokens[1:]) / len(tokens[1:])}
 
 
-def run_veriward(model: Path, steps: int, max_new_tokens: int) -> dict[str, float]:
+def run_veriward(model: Path, steps: int, max_new_tokens: int, seed: int) -> dict[str, float]:
     from envs.registry import load_env
     from envs.verification import Verifier
     from rewards.composition import RewardTerms
@@ -127,7 +131,7 @@ def run_veriward(model: Path, steps: int, max_new_tokens: int) -> dict[str, floa
         policy = LocalPolicy(model, device="cpu")
         learner = Learner(model, algorithm, OptimizerSettings(lr=LEARNING_RATE), device="cpu")
         codec = TextCodec(policy.tokenizer, policy.stop_ids)
-        asker = Asker(env, policy, Verifier(env), codec, RewardTerms(), 0, max_new_tokens)
+        asker = Asker(env, policy, Verifier(env), codec, RewardTerms(), seed, max_new_tokens)
         tasks = list(islice(env.tasks("train"), PROMPTS * (steps + 1)))
         for step in range(steps + 1):
             draws = [Draw(task, 0) for task in tasks[step * PROMPTS : (step + 1) * PROMPTS]]
@@ -142,7 +146,7 @@ def run_veriward(model: Path, steps: int, max_new_tokens: int) -> dict[str, floa
     return measured(marks, tokens)
 
 
-def run_trl(model: Path, steps: int, max_new_tokens: int) -> dict[str, float]:
+def run_trl(model: Path, steps: int, max_new_tokens: int, seed: int) -> dict[str, float]:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
@@ -168,7 +172,7 @@ def run_trl(model: Path, steps: int, max_new_tokens: int) -> dict[str, float]:
 
     with tempfile.TemporaryDirectory() as scratch:
         config = GRPOConfig(
-            output_dir=scratch, use_cpu=True, bf16=False, gradient_checkpointing=False, disable_dropout=True,
+            output_dir=scratch, seed=seed, use_cpu=True, bf16=False, gradient_checkpointing=False, disable_dropout=True,
             learning_rate=LEARNING_RATE, adam_beta2=0.99, lr_scheduler_type="constant", max_grad_norm=1.0,
             max_steps=2 * (steps + 1), per_device_train_batch_size=PROMPTS * GROUP_SIZE // 2, steps_per_generation=2,
             num_generations=GROUP_SIZE, num_iterations=1, max_completion_length=max_new_tokens,

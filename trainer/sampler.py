@@ -104,7 +104,7 @@ class Sampler:
             drawn, drawn_logprobs = draw(logits, temperatures[alive], named)
             drawn_here = drawn.cpu().numpy()
             tokens[alive, step] = drawn_here
-            logprobs[alive, step] = drawn_logprobs.cpu().numpy()
+            logprobs[alive, step] = _finite(drawn_logprobs.cpu().numpy())
             is_stopped = self._is_stop[drawn_here]
             is_over = is_stopped | (step + 1 >= limits[alive])
             for row in np.flatnonzero(is_over):
@@ -139,10 +139,16 @@ def draw(logits: Tensor, temperatures: Tensor, named_uniforms: Tensor) -> tuple[
     logprobs = logits.log_softmax(-1)
     cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
     threshold = named_uniforms.to(logits.device)[:, None] * cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
+    tokens = torch.searchsorted(cumulative, threshold, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
     if bool(is_greedy.any()):
         tokens = torch.where(is_greedy.to(logits.device), logits.argmax(-1), tokens)
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
+
+
+def _finite(logprobs: np.ndarray) -> np.ndarray:
+    if not np.isfinite(logprobs).all():
+        raise VeriwardError("the model's logits are not finite, so nothing can be sampled: its weights are broken")
+    return logprobs
 
 
 def _fill_holes(is_over: np.ndarray) -> np.ndarray:

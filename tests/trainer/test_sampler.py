@@ -162,6 +162,14 @@ def test_a_request_that_does_not_fit_is_refused_before_sampling():
         next(sampler.sample(requests_of([0])))
 
 
+def test_weights_that_became_nan_are_an_error_not_a_sample():
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.model.norm.weight[0] = float("nan")
+    with pytest.raises(VeriwardError, match="not finite"):
+        list(Sampler(model, STOPS).sample(requests_of([3, 5])))
+
+
 def test_stop_tokens_come_from_the_config_and_the_chat_template(tmp_path):
     """The tiny tokenizer's EOS is <|end|> (257); only its chat template knows <|im_end|> (259)."""
     loaded = load_model(save_tiny("qwen3", tmp_path))
