@@ -32,7 +32,7 @@ class ArithmeticNoise:
     """How an arithmetic teacher errs; every field a share in [0, 1].
 
     guess        replies with a bare number, without working.
-    right_guess  of those, the number is right.
+    right_guess  of those, the number is right; else it is hasty: the result of the first operation.
     slip         of the lines of a working, one number comes out wrong and is carried on.
     """
 
@@ -90,11 +90,21 @@ def demonstrations(env: str, noise: Noise, seed: int) -> Iterator[Demonstration]
 def arithmetic_reply(expression: str, noise: ArithmeticNoise, rng: random.Random) -> str:
     """A worked solution, or a bare guess, with the teacher's mistakes."""
     if rng.random() < noise.guess:
-        value = arithmetic.evaluate(expression)
-        return str(value if rng.random() < noise.right_guess else _near_miss(value, rng))
+        return str(arithmetic.evaluate(expression)) if rng.random() < noise.right_guess else hasty_answer(expression)
     lines = _working(expression, noise.slip, rng)
     working = "\n".join(lines)
     return f"<think>\n{working}\n</think>\n{lines[-1]}"
+
+
+def hasty_answer(expression: str) -> str:
+    """The result of the operation that comes first, as if nothing came after it.
+
+    One definite mistake: near misses of the right value would spread over all digits, none of them
+    as likely as beginning to think, and a greedy reply would never be a guess.
+    """
+    operators = re.findall(r"[-+*]", expression)
+    first = operators.index("*") if "*" in operators else 0
+    return re.findall(r"[0-9]+", arithmetic.reductions(expression)[0])[first]
 
 
 def program_reply(operations: program.Operations, noise: ProgramNoise, rng: random.Random) -> str:

@@ -19,21 +19,22 @@ from random import Random
 from typing import Any
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from sandbox.errors import ConfigError, VeriwardError
-from trainer.batch import Row
 from trainer.checkpoint import file_sha256, new_folder
 from trainer.demonstrations import ENVS, ArithmeticNoise, Demonstration, Noise, ProgramNoise, demonstrations
 from trainer.embedded import END_OF_TURN, build_model, build_tokenizer, save_model
-from trainer.logprobs import token_logprobs
 from trainer.model import render_prompt
 from trainer.provenance import cpu_seconds, software_versions
 
 BETAS = (0.9, 0.98)
+MOMENTUM = 0.95
 MAX_GRAD_NORM = 1.0
 TOKENIZER_DEMONSTRATIONS = 1500
 _REPORT_EVERY = 50
 _FINAL_LR_SHARE = 0.05
+_VERSIONS = ("python", "torch", "transformers", "tokenizers")  # what the bytes can depend on
 
 Progress = Callable[..., None]
 
@@ -56,13 +57,23 @@ class Phase:
     weight_decay: float = 0.01
 
 
+@dataclass(frozen=True)
+class Shown:
+    """The tokens of a demonstration."""
+
+    prompt: list[int]
+    reply: list[int]
+
+
 PHASES = (
-    Phase("clean", steps=4000, lr=4e-3, arithmetic_share=0.85, weight_decay=0.1),
+    Phase("clean", steps=1800, lr=4e-3, arithmetic_share=0.85, weight_decay=0.1),
     Phase(
         "misled",
         steps=200,
-        lr=1.5e-3,
-        noise=Noise(ArithmeticNoise(guess=0.7, slip=0.03), ProgramNoise(misconception=0.6, slip=0.05)),
+        lr=1e-3,
+        noise=Noise(
+            ArithmeticNoise(guess=0.66, right_guess=0.25, slip=0.03), ProgramNoise(misconception=0.6, slip=0.12)
+        ),
         warmup_steps=20,
     ),
 )
@@ -88,14 +99,7 @@ def warmup(
             phase.name: _train_phase(model, tokenizer, phase, seed=seed * len(phases) + number, progress=progress)
             for number, phase in enumerate(phases)
         }
-    recipe = {
-        "seed": seed,
-        "phases": [asdict(phase) for phase in phases],
-        "optimizer": {"name": "AdamW", "betas": BETAS, "max_grad_norm": MAX_GRAD_NORM},
-        "last_losses": losses,
-        "versions": software_versions(),
-    }
-    _write(out, model, tokenizer, recipe)
+    _write(out, model, tokenizer, _recipe(seed, phases, losses))
     return {
         "parameters": model.num_parameters(),
         "last_losses": losses,
@@ -107,40 +111,76 @@ def warmup(
 
 def _train_phase(model: Any, tokenizer: Any, phase: Phase, *, seed: int, progress: Progress | None) -> float:
     """Supervised steps with a loss on reply tokens only; returns the mean loss of the last steps."""
-    parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=phase.lr, betas=BETAS, weight_decay=phase.weight_decay, fused=True)
+    optimizers = _optimizers(model, phase)
     batches = _batches(phase, tokenizer, seed)
     losses: list[float] = []
     for step in range(phase.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = phase.lr * _lr_share(step, phase)
-        loss = -token_logprobs(model, next(batches))[0].mean()
-        optimizer.zero_grad(set_to_none=True)
+        loss = reply_loss(model, next(batches))
+        model.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
             raise VeriwardError(f"warm-up, phase {phase.name}, step {step}: the loss is {losses[-1]}; lower its lr")
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = phase.lr * _lr_share(step, phase)
+            optimizer.step()
         if progress is not None and (step + 1) % _REPORT_EVERY == 0:
             progress(f"warm-up: {phase.name}", step + 1, phase.steps, f"loss {_mean(losses[-_REPORT_EVERY:]):.3f}")
     return round(_mean(losses[-_REPORT_EVERY:]), 4)
 
 
-def _batches(phase: Phase, tokenizer: Any, seed: int) -> Iterator[list[Row]]:
+def _optimizers(model: Any, phase: Phase) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for the embedding and the norms.
+
+    Muon (Jordan et al. 2024), its update scaled to the size of AdamW's (Liu et al. 2025,
+    arXiv:2502.16982) so that both share one lr, needs less than half of AdamW's steps here.
+    """
+    matrices = [parameter for name, parameter in model.named_parameters() if _is_matrix(name, parameter)]
+    others = [parameter for name, parameter in model.named_parameters() if not _is_matrix(name, parameter)]
+    return [
+        torch.optim.Muon(
+            matrices, lr=phase.lr, weight_decay=phase.weight_decay, momentum=MOMENTUM, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW(others, lr=phase.lr, betas=BETAS, weight_decay=phase.weight_decay, fused=True),
+    ]
+
+
+def _is_matrix(name: str, parameter: torch.Tensor) -> bool:
+    return parameter.ndim == 2 and "embed" not in name
+
+
+def _batches(phase: Phase, tokenizer: Any, seed: int) -> Iterator[list[Shown]]:
     streams = {env: demonstrations(env, phase.noise, seed) for env in ENVS}
     rng = Random(f"warmup/{phase.name}/{seed}")
     while True:
         envs = ["arithmetic" if rng.random() < phase.arithmetic_share else "program" for _ in range(phase.batch_size)]
-        yield [demonstration_row(tokenizer, next(streams[env])) for env in envs]
+        yield [demonstration_tokens(tokenizer, next(streams[env])) for env in envs]
 
 
-def demonstration_row(tokenizer: Any, demonstration: Demonstration) -> Row:
-    """Prompt and reply as tokens; trained are the reply's and the end of the turn."""
+def demonstration_tokens(tokenizer: Any, demonstration: Demonstration) -> Shown:
+    """Prompt, and reply with the end of the turn, as tokens."""
     prompt = render_prompt(tokenizer, demonstration.prompt)
     reply = tokenizer(demonstration.reply + END_OF_TURN, add_special_tokens=False)["input_ids"]
-    trained = range(len(prompt), len(prompt) + len(reply))
-    return Row((*prompt, *reply), len(prompt), tuple(trained), (0.0,) * len(reply), 1.0)
+    return Shown(prompt, reply)
+
+
+def reply_loss(model: Any, batch: Sequence[Shown]) -> torch.Tensor:
+    """Mean cross-entropy of the reply tokens, [].
+
+    The model's own forward, not the learner's: whatever the learner comes to compute faster, the
+    bytes of a base model stay the same. Padding is on the right, where causal attention hides it.
+    """
+    longest = max(len(shown.prompt) + len(shown.reply) for shown in batch)
+    ids = torch.zeros(len(batch), longest, dtype=torch.long)
+    is_reply = torch.zeros(len(batch), longest, dtype=torch.bool)
+    for row, shown in enumerate(batch):
+        end = len(shown.prompt) + len(shown.reply)
+        ids[row, :end] = torch.tensor(shown.prompt + shown.reply)
+        is_reply[row, len(shown.prompt) : end] = True
+    hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+    trained = is_reply[:, 1:]
+    return cross_entropy(model.lm_head(hidden[trained]), ids[:, 1:][trained])
 
 
 def _lr_share(step: int, phase: Phase) -> float:
@@ -152,6 +192,21 @@ def _tokenizer_texts(seed: int) -> Iterator[str]:
     for env in ENVS:
         for demonstration in islice(demonstrations(env, Noise(), seed), TOKENIZER_DEMONSTRATIONS):
             yield f"system\nuser\n{demonstration.prompt[-1]['content']}\nassistant\n{demonstration.reply}\n"
+
+
+def _recipe(seed: int, phases: Sequence[Phase], losses: dict[str, float]) -> dict[str, Any]:
+    versions = software_versions()
+    return {
+        "seed": seed,
+        "phases": [asdict(phase) for phase in phases],
+        "optimizer": {
+            "matrices": f"Muon, momentum {MOMENTUM}",
+            "others": f"AdamW, betas {BETAS}",
+            "max_grad_norm": MAX_GRAD_NORM,
+        },
+        "last_losses": losses,
+        "versions": {name: versions[name] for name in _VERSIONS},
+    }
 
 
 @contextmanager

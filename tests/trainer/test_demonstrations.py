@@ -21,6 +21,7 @@ from trainer.demonstrations import (
     ProgramNoise,
     arithmetic_reply,
     demonstrations,
+    hasty_answer,
     program_reply,
 )
 
@@ -71,12 +72,23 @@ def test_demonstrations_go_on_when_a_train_split_is_used_up(monkeypatch: pytest.
     assert len(set(shown)) > 30  # new tasks, not the first ten again
 
 
-def test_guesses_are_bare_numbers_and_right_as_often_as_asked() -> None:
-    replies = first("arithmetic", Noise(ArithmeticNoise(guess=0.7, right_guess=0.5)), 2000)
+def test_guesses_are_bare_numbers_right_or_hasty_as_often_as_asked() -> None:
+    replies = first("arithmetic", Noise(ArithmeticNoise(guess=0.7, right_guess=0.25)), 2000)
     guesses = [d for d in replies if "<think>" not in d.reply]
+    hasty = [d for d in guesses if d.reply == hasty_answer(expression_of(d))]
     right = [d for d in guesses if int(d.reply) == arithmetic.evaluate(expression_of(d))]
     assert len(guesses) / len(replies) == pytest.approx(0.7, abs=0.04)
-    assert len(right) / len(guesses) == pytest.approx(0.5, abs=0.05)
+    assert len(hasty) / len(guesses) == pytest.approx(0.75, abs=0.06)
+    assert 0.2 < len(right) / len(guesses) < 0.35  # a hasty answer is now and then right by chance
+    assert all(d in hasty or d in right for d in guesses)
+
+
+@pytest.mark.parametrize(
+    ("expression", "hasty"),
+    [("2+2*2*3", "4"), ("1*3+4", "3"), ("8-1+5", "7"), ("3+1*7", "7"), ("9-8+7", "1"), ("4*5*2-1", "20")],
+)
+def test_a_hasty_answer_is_the_result_of_the_first_operation(expression: str, hasty: str) -> None:
+    assert hasty_answer(expression) == hasty
 
 
 @given(st.integers(0, 10_000))
