@@ -26,18 +26,16 @@ from envs.base import Env
 from envs.registry import load_env
 from envs.verification import Verifier
 from rewards.composition import RewardTerms
-from trainer.batch import Row, rollout_row
 from trainer.codec import TextCodec
 from trainer.config import load_config
 from trainer.demonstrations import Noise, demonstrations
 from trainer.evaluation import evaluate
 from trainer.local_policy import LocalPolicy
-from trainer.logprobs import token_logprobs
 from trainer.model import load_model, resolve_model
 from trainer.provenance import cpu_seconds
 from trainer.rollouts import Asker
 from trainer.schedule import TaskSchedule
-from trainer.warmup import demonstration_row
+from trainer.warmup import Shown, demonstration_tokens, reply_loss
 
 BATCH = 32
 LR = 1e-3
@@ -86,14 +84,14 @@ def main() -> None:
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def _tune(model: Any, batches: Iterator[list[Row]], lr: float, budget_s: float, deadline: float) -> int:
+def _tune(model: Any, batches: Iterator[list[Shown]], lr: float, budget_s: float, deadline: float) -> int:
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
     first_left = max(deadline - cpu_seconds(), 1e-9)
     steps = 0
     while (left := deadline - cpu_seconds()) > 0:
         for group in optimizer.param_groups:
             group["lr"] = lr * left / first_left
-        loss = -token_logprobs(model, next(batches))[0].mean()
+        loss = reply_loss(model, next(batches))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -102,33 +100,33 @@ def _tune(model: Any, batches: Iterator[list[Row]], lr: float, budget_s: float, 
     return steps
 
 
-def _demonstrated(env: str, tokenizer: Any, seed: int) -> Iterator[list[Row]]:
+def _demonstrated(env: str, tokenizer: Any, seed: int) -> Iterator[list[Shown]]:
     # Another stream than the one the base was warmed up on.
     stream = demonstrations(env, Noise(), 1000 + seed)
     while True:
-        yield [demonstration_row(tokenizer, next(stream)) for _ in range(BATCH)]
+        yield [demonstration_tokens(tokenizer, next(stream)) for _ in range(BATCH)]
 
 
-async def _accepted(env: Env, base: Path, max_tokens: int, seed: int, budget_s: float) -> list[Row]:
+async def _accepted(env: Env, base: Path, max_tokens: int, seed: int, budget_s: float) -> list[Shown]:
     """Correct replies to train tasks, each text once a task, until the budget is spent."""
     policy, verifier = LocalPolicy(base), Verifier(env)
     codec = TextCodec(policy.tokenizer, policy.stop_ids)
     asker = Asker(env, policy, verifier, codec, RewardTerms(), seed, max_tokens, stream="rejection/")
     schedule = TaskSchedule(list(env.tasks("train")), seed)
     end = cpu_seconds() + budget_s
-    rows: list[Row] = []
+    rows: list[Shown] = []
     try:
         while cpu_seconds() < end:
             for group in (await asker.collect(schedule.draw(TASKS_AT_ONCE), SAMPLES, 1.0)).groups:
                 correct = {r.text: r for r in group.rollouts if r.verdict and r.verdict.status == "correct"}
-                rows += [rollout_row(rollout, 1.0) for rollout in correct.values()]
+                rows += [Shown(*(segment.token_ids for segment in r.segments)) for r in correct.values()]
     finally:
         verifier.close()
         await policy.close()
     return rows
 
 
-def _shuffled(rows: list[Row], seed: int) -> Iterator[list[Row]]:
+def _shuffled(rows: list[Shown], seed: int) -> Iterator[list[Shown]]:
     for epoch in itertools.count():
         order = rows[:]
         random.Random(f"rejection/{seed}/{epoch}").shuffle(order)
