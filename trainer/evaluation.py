@@ -31,6 +31,7 @@ from trainer.passk import Estimate, estimate_pass_at_k
 from trainer.provenance import model_hash, software_versions, source_commit
 from trainer.records import Group, Rollout
 from trainer.rollouts import Asker, Draw
+from trainer.threads import settle_threads
 
 Progress = Callable[..., None]
 TASKS_AT_ONCE = 64
@@ -92,6 +93,7 @@ def evaluate(
     loaded_env = load_env(env, **(env_options or {})) if isinstance(env, str) else env
     directory = resolve_model(str(model))
     tasks = check_tasks(loaded_env, [split])[split][:limit]
+    settle_threads(directory)
     started, cpu_started = time.monotonic(), time.process_time()
 
     async def run() -> EvalResult:

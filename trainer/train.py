@@ -36,6 +36,7 @@ from trainer.report import write_report
 from trainer.rollouts import Asker
 from trainer.run_folder import RunFolder, default_folder
 from trainer.schedule import TaskSchedule
+from trainer.threads import settle_threads
 
 Progress = Callable[..., None]
 
@@ -120,6 +121,7 @@ async def _train(
     tasks = check_tasks(env)
     check_disjoint(env, tasks)
     directory = resolve_model(config.policy.model)
+    settle_threads(directory)
     policy = LocalPolicy(directory, max_batch_rows=config.policy.max_batch_rows)
     verifier = Verifier(env)
     asker = Asker(
