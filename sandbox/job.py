@@ -159,14 +159,19 @@ class Job:
         for descriptor, _ in poller.poll(1000 * min(left, left if timeout_s is None else timeout_s) + 1):
             if self._report is not None:  # and with it everything else was read and closed
                 return
-            if descriptor == self._stdout:
-                self._stdout = self._read(descriptor, self._output)
-            elif descriptor == self._stderr:
-                self._stderr = self._read(descriptor, self._errors)
-            elif descriptor == self._stdin:
-                self._write()
-            else:
-                self._hear_slot()
+            # The job holds these pipes too: what poll found it may have emptied, filled or shrunk by now.
+            with contextlib.suppress(BlockingIOError):
+                self._move(descriptor)
+
+    def _move(self, descriptor: int) -> None:
+        if descriptor == self._stdout:
+            self._stdout = self._read(descriptor, self._output)
+        elif descriptor == self._stderr:
+            self._stderr = self._read(descriptor, self._errors)
+        elif descriptor == self._stdin:
+            self._write()
+        else:
+            self._hear_slot()
 
     def _hear_slot(self) -> None:
         report = self._slot.receive()
