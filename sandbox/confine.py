@@ -39,8 +39,8 @@ def enter_namespaces(*, with_user: bool) -> None:
     linux.unshare(_NAMESPACES)
 
 
-def build_root(interpreter_dirs: list[str]) -> int:
-    """Pivot onto a small read-only tree and let go of the old one.
+def build_root(interpreter_dirs: list[str], package_dirs: list[str]) -> int:
+    """Pivot onto a small read-only tree, without what lies in `package_dirs`, and let go of the old one.
 
     Returns a descriptor of a writable `/proc` that no path leads to, or -1 where there is no `/proc`.
     """
@@ -51,6 +51,8 @@ def build_root(interpreter_dirs: list[str]) -> int:
     os.chdir("/")
     for path in [*_SYSTEM, *interpreter_dirs]:
         _expose(path)
+    for path in package_dirs:
+        _hide(path)
     _make_devices()
     for directory in ("/job", JOB_MOUNT, "/proc"):
         os.makedirs(directory, 0o755, exist_ok=True)
@@ -81,6 +83,11 @@ def _expose(path: str) -> None:
     linux.mount(source, path, None, linux.MS_BIND | linux.MS_REC)
     attributes = linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV
     linux.restrict_mount(path, attributes, recursive=True)
+
+
+def _hide(path: str) -> None:
+    if os.path.isdir(path):
+        linux.mount("tmpfs", path, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV, "size=4k,mode=0555")
 
 
 def _make_devices() -> None:

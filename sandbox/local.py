@@ -156,8 +156,7 @@ class Sandbox:
                 raise RuntimeError("this Sandbox is closed")
             if self._idle:
                 return self._idle.pop()
-        number = next(_slot_numbers)
-        slot = Slot(str(number), number)
+        slot = Slot(str(next(_slot_numbers)))
         with self._lock:
             self._all.add(slot)
         return slot

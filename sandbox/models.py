@@ -7,12 +7,16 @@ decides a verdict never enters the candidate's process.
 
 from __future__ import annotations
 
+import mmap
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Status = Literal["finished", "timeout", "killed", "unavailable"]
+# What every Linux takes as arguments, whatever its stack limit, less room for what starts the program.
+_ARGV_BYTES = 96 << 10
+_PAGE_BYTES = mmap.PAGESIZE  # a file takes whole pages of a job's disk
 LimitName = Literal["wall", "cpu", "memory", "processes", "output", "file_size", "disk"]
 
 
@@ -60,11 +64,14 @@ class Program(_Model):
                 raise ValueError(f"files: {path!r} lies below a path that is a file itself")
         if any("\0" in argument for argument in self.argv):
             raise ValueError("argv: an argument can't hold a NUL character")
+        if sum(len(argument.encode()) + 9 for argument in self.argv) > _ARGV_BYTES:
+            raise ValueError(f"argv: more than {_ARGV_BYTES} bytes; give long texts as stdin or files")
         sizes = [len(self.code.encode()), *map(len, self.files.values())]
+        on_disk = sum(-(-size // _PAGE_BYTES) * _PAGE_BYTES for size in sizes)
         limits = self.limits
         inodes = sum(len(PurePosixPath(path).parts) for path in self.files) + 1
-        if max(sizes) > limits.file_size_mb << 20 or sum(sizes) > limits.disk_mb << 20 or inodes > limits.disk_inodes:
-            raise ValueError(f"code and files ({sum(sizes)} bytes, {inodes} inodes) exceed this program's own limits")
+        if max(sizes) > limits.file_size_mb << 20 or on_disk > limits.disk_mb << 20 or inodes > limits.disk_inodes:
+            raise ValueError(f"code and files ({on_disk} bytes, {inodes} inodes) exceed this program's own limits")
         return self
 
 

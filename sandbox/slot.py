@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import marshal
 import os
 import select
 import signal
+import site
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -42,11 +45,11 @@ class Slot:
     """One confined process ready to fork jobs. Raises VeriwardError where the machine can't confine
     and SlotLost when it did not come up for another reason."""
 
-    def __init__(self, name: str, index: int) -> None:
+    def __init__(self, name: str) -> None:
         self.jobs_started = 0
         self.cgroup: SlotCgroup | None = make_slot_cgroup(name)
         self._pid1 = -1
-        self._control, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, child_end = _socket_pair()
         try:
             self._process = _start_process(child_end)
         except OSError as error:
@@ -56,7 +59,7 @@ class Slot:
         finally:
             child_end.close()
         try:
-            self._features = self._introduce(_slot_uid(index))
+            self._features = self._introduce(_slot_uid(self._process.pid))
         except BaseException:
             self.close()
             raise
@@ -130,6 +133,7 @@ class Slot:
         config = {
             "uid": uid,
             "interpreter_dirs": _interpreter_dirs(),
+            "package_dirs": _package_dirs(),
             "python": os.path.realpath(_base_python()),
             "run_main_source": (_HERE / "run_main.py").read_text(),
             "cgroup_procs": self.cgroup.procs_files if self.cgroup else [],
@@ -176,6 +180,13 @@ def cannot_confine(missing: str) -> VeriwardError:
     )
 
 
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """The second keeps its number in the slot, so it stays clear of standard streams that a daemon has closed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        return ours, socket.socket(fileno=fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 10))
+
+
 def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:
     """A new interpreter, so that nothing of this process's memory is in it."""
     code = _STARTER.format(root=str(_HERE.parent), control=control.fileno(), parent=os.getpid())
@@ -207,8 +218,14 @@ def _interpreter_dirs() -> list[str]:
     return sorted(path for path in found if path != "/")
 
 
-def _slot_uid(index: int) -> int:
-    """A uid per slot that no account and no other slot on this machine has; 0 when not root.
+def _package_dirs() -> list[str]:
+    """Where packages lie, ours and its frozen rows among them: below the interpreter they would be a job's to read."""
+    own = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(_HERE.parent)]
+    return sorted({os.path.realpath(path) for path in [*own, *site.getsitepackages([sys.base_prefix])]})
+
+
+def _slot_uid(pid: int) -> int:
+    """A uid that no account has and, as long as the slot's own process lives, no other slot; 0 when not root.
 
     RLIMIT_NPROC and signals count by real uid, so two slots must not share one.
     """
@@ -216,5 +233,5 @@ def _slot_uid(index: int) -> int:
         return 0
     mapped = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
     highest = max(int(first) + int(count) - 1 for first, _, count in mapped)
-    uid = 0x40000000 | (os.getpid() & 0x3FFFFF) << 7 | (index & 0x7F)
-    return uid if highest > uid else 20_000 + (os.getpid() * 128 + index) % 40_000
+    uid = 0x40000000 + pid
+    return uid if highest > uid else 20_000 + pid % 40_000

@@ -34,7 +34,7 @@ _JOB_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "TMPDIR": confine.JOB_MOUNT,
 }
-Job = tuple[dict[str, Any], int]  # a request, and the descriptor of its program
+Job = tuple[dict[str, Any], str, list[str]]  # a request, its code and arguments
 
 
 class Setup:
@@ -43,6 +43,7 @@ class Setup:
     def __init__(self, config: dict[str, Any]) -> None:
         self.uid: int = config["uid"]  # 0: keep the uid, which a user namespace already made harmless
         self.interpreter_dirs: list[str] = config["interpreter_dirs"]
+        self.package_dirs: list[str] = config["package_dirs"]
         self.cgroup_procs: list[str] = config["cgroup_procs"]
         self.watch_memory: bool = config["watch_memory"]
         self.python: str = config["python"]
@@ -96,7 +97,7 @@ class Kit:
         for path in setup.cgroup_procs:
             with open(path, "w") as file:
                 file.write("0")
-        self.proc = confine.build_root(setup.interpreter_dirs)
+        self.proc = confine.build_root(setup.interpreter_dirs, setup.package_dirs)
         self.has_proc = self.proc >= 0
         self.watches = Watches(cpu=self.has_proc, memory=self.has_proc and setup.watch_memory)
         linux.drop_bounding_capabilities()
@@ -156,11 +157,9 @@ def _become_job(kit: Kit, request: dict[str, Any], descriptors: array.array[int]
     program, *streams = descriptors
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
-    os.dup2(program, 3, inheritable=False)
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _make_first_to_be_oom_killed(kit)
-    _set_limits(kit, request)
     if kit.setup.uid:
         os.setgroups([])
         os.setresgid(kit.setup.uid, kit.setup.uid, kit.setup.uid)
@@ -174,9 +173,23 @@ def _become_job(kit: Kit, request: dict[str, Any], descriptors: array.array[int]
     kit.filter.apply()
     os.mkdir(confine.WORK_DIR)
     os.chdir(confine.WORK_DIR)
-    linux.close_from(4)
+    code, argv = _lay_out(program)
+    _set_limits(kit, request)  # only now: the slot's own descriptors may be more than the job may open
+    linux.close_from(3)
     request["python"], request["run_main_source"] = kit.setup.python, kit.setup.run_main_source
-    return request, 3
+    return request, code, argv
+
+
+def _lay_out(program: int) -> tuple[str, list[str]]:
+    """Write the job's files to the work directory; returns its code and arguments."""
+    with open(program, "rb") as file:
+        code, argv, files = marshal.loads(file.read())
+    for path, content in {"main.py": code.encode(), **files}.items():
+        if "/" in path:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as out:
+            out.write(content)
+    return code, argv
 
 
 def _make_first_to_be_oom_killed(kit: Kit) -> None:
@@ -215,15 +228,8 @@ def _shared_processes(kit: Kit) -> int:
     return 0 if kit.setup.uid else 2
 
 
-def run_job(request: dict[str, Any], program: int) -> None:
-    """Read the program, lay out its files and run it; never returns. `fresh` execs a new interpreter."""
-    with open(program, "rb") as file:
-        code, argv, files = marshal.loads(file.read())
-    for path, content in {"main.py": code.encode(), **files}.items():
-        if "/" in path:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as out:
-            out.write(content)
+def run_job(request: dict[str, Any], code: str, argv: list[str]) -> None:
+    """Run the program; never returns. `fresh` execs a new interpreter."""
     if request["fresh"]:
         starter = request["run_main_source"] + "\nrun_main(open('main.py', encoding='utf-8').read(), sys.argv[1:])\n"
         flags = ["-s", "-P", "-S", "-B", "-c", starter, *argv]

@@ -336,3 +336,19 @@ def test_a_closed_sandbox_says_so():
     sandbox.close()
     with pytest.raises(RuntimeError, match="closed"):
         sandbox.run_sync(Program(code=""))
+
+
+def test_files_count_by_the_pages_they_take():
+    """Else 300 tiny files would find no space on the disk they were admitted to."""
+    with pytest.raises(ValidationError, match="exceed this program's own limits"):
+        Program(code="", files={f"f{n}": b"x" for n in range(300)}, limits=Limits(disk_mb=1))
+
+
+def test_the_most_arguments_that_are_accepted_can_be_given(run, box: Sandbox):
+    """A fresh interpreter's exec has a limit on them; beyond it the program would seem to have failed."""
+    argv = tuple("x" * 1015 for _ in range(96))
+    for mode in MODES:
+        execution = box.run_sync(Program(code="import sys; print(len(sys.argv))", argv=argv, mode=mode))
+        assert execution.stdout == b"97\n"
+    with pytest.raises(ValidationError, match="argv"):
+        Program(code="", argv=(*argv, "x"))

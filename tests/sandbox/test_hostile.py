@@ -7,7 +7,10 @@ the file for writing and never write.
 from __future__ import annotations
 
 import os
+import site
 import socket
+import sys
+import sysconfig
 import threading
 import time
 from pathlib import Path
@@ -282,6 +285,46 @@ def test_limits_of_other_processes_can_not_be_changed(run):
     )
     assert outcome_of(run, "os.sched_setaffinity(1, {0})") == "PermissionError 1"
     assert outcome_of(run, "os.setpriority(os.PRIO_USER, os.getuid(), 19)") == "PermissionError 1"
+
+
+PIPE_GAMES = {
+    "shrinks its stdin": "def play():\n    for size in (4096, 1 << 20): fcntl.fcntl(0, 1031, size)",
+    "fills its stdin": "other = os.open('/proc/self/fd/0', os.O_WRONLY | os.O_NONBLOCK)\n"
+    "def play(): os.write(other, bytes(4096))",
+    "reads its stdout": "other = os.open('/proc/self/fd/1', os.O_RDONLY | os.O_NONBLOCK)\n"
+    "def play(): os.read(other, 1)",
+    "widens its stdout": "def play():\n    for size in (4096, 1 << 20): fcntl.fcntl(1, 1031, size)",
+}
+
+
+@pytest.mark.parametrize("game", PIPE_GAMES.values(), ids=PIPE_GAMES)
+def test_games_with_its_own_pipes_are_no_error_of_ours(run, game):
+    """The job holds the other end of each pipe: between poll and call it can change what poll found."""
+    code = (
+        f"import fcntl, os, sys, time\ntry:\n    exec({game!r})\nexcept PermissionError: sys.exit(0)\n"
+        "end = time.monotonic() + 0.7\n"
+        "if not os.fork():\n"
+        "    while time.monotonic() < end:\n        try: play()\n        except OSError: pass\n"
+        "    os._exit(0)\n"
+        "os.set_blocking(0, False)\n"
+        "while time.monotonic() < end:\n"
+        "    try: os.read(0, 4096)\n    except OSError: pass\n"
+        "    os.write(1, b'x')\n"
+        "os._exit(0)"
+    )
+    execution = run(code, stdin=bytes(32 << 20), output_bytes=8 << 20)
+    assert (execution.status, execution.exit_code) == ("finished", 0)
+
+
+def test_installed_packages_can_not_be_read(run):
+    """Frozen rows hold references; below an interpreter without a virtual environment they would be files like any."""
+    home = sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
+    places = {*site.getsitepackages([sys.base_prefix]), sysconfig.get_path("purelib")}
+    code = (
+        f"import os\nprint([p for p in {sorted(places)!r} if os.path.isdir(p) and os.listdir(p)])\n"
+        f"print(os.path.isdir({home!r}))"
+    )
+    assert run(code).stdout == b"[]\nTrue\n"
 
 
 # --- the machine

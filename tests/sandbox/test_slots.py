@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -89,7 +90,7 @@ def test_a_program_that_loses_its_slot_twice_where_a_good_one_runs_is_killed_not
 
 
 def test_unavailable_when_no_slot_comes_up(monkeypatch):
-    def no_slot(name: str, index: int) -> None:
+    def no_slot(name: str) -> None:
         raise SlotLost("the machine is full")
 
     with Sandbox(slots=1) as one:
@@ -102,11 +103,46 @@ def test_unavailable_when_no_slot_comes_up(monkeypatch):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's slots change their uid")
 def test_a_job_that_could_not_be_confined_has_no_result(monkeypatch):
     """The steps between fork and program are the sandbox's: their failure is never an exit code."""
-    monkeypatch.setattr("sandbox.slot._slot_uid", lambda index: 2**32 - 1)  # to the kernel: leave as it is
+    monkeypatch.setattr("sandbox.slot._slot_uid", lambda pid: 2**32 - 1)  # to the kernel: leave as it is
     with Sandbox(slots=1) as one:
         execution = one.run_sync(Program(code="print(1)"))
     assert execution.status == "unavailable"
     assert (execution.exit_code, execution.stdout) == (None, b"")
+
+
+def test_a_program_that_can_not_be_laid_out_has_no_exit_code():
+    """`exit_code=1` would say that the program ran, and show it the slot's own traceback."""
+    too_big = Program.model_construct(code="print(1)", files={"f": bytes(2 << 20)}, limits=Limits(disk_mb=1))
+    with Sandbox(slots=1) as one:
+        execution = one.run_sync(too_big)
+    assert (execution.status, execution.exit_code, execution.stdout) == ("killed", None, b"")
+    assert execution.stderr == b""
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
+def test_a_daemon_with_closed_standard_streams_can_run_programs(closed, tmp_path):
+    """Low descriptor numbers then belong to the slot's own socket: every program ended with exit code 1."""
+    report = tmp_path / "report"
+    script = (
+        f"import os\nfor fd in {closed}: os.close(fd)\nfrom sandbox import Program, Sandbox\n"
+        "with Sandbox(slots=1) as box:\n"
+        "    code = 'import sys; print(input()); print(2, file=sys.stderr)'\n"
+        "    done = [box.run_sync(Program(code=code, stdin=b'1', mode=mode)) for mode in ('fast', 'fresh')]\n"
+        f"open({str(report)!r}, 'w').write(repr([(e.exit_code, e.stdout, e.stderr) for e in done]))\n"
+    )
+    start_script(script).wait(60)
+    assert report.read_text() == repr([(0, b"1\n", b"2\n")] * 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's slots change their uid")
+def test_no_two_slots_ever_share_a_uid(monkeypatch):
+    """Processes are counted by uid: a fork bomb would leave none to a neighbour that shares it."""
+    monkeypatch.setattr(local_module, "_slot_numbers", itertools.count(step=128))
+    code = "import os; print(os.getuid(), flush=True); input()"
+    with Sandbox(slots=1) as one, one.open(Program(code=code)) as first, one.open(Program(code=code)) as second:
+        uids = [job.receive_line(30) for job in (first, second)]
+    assert None not in uids
+    assert len(set(uids)) == 2
 
 
 def test_a_dialogue_whose_slot_dies_ends_as_unavailable():
