@@ -53,8 +53,8 @@ class StdioTests(_Tests):
     """Run the whole program once a case, on `input`; compare its standard output.
 
     checker  tokens: white-space separated, case matters. lines: per line, trailing blanks aside.
-             float: tokens, where an expected non-integer may differ by `float_tolerance` (absolute
-             or relative) and nan is never right. yesno: tokens, case aside.
+             float: tokens, where an expected non-integer (or 0) may differ by `float_tolerance`
+             (absolute or relative) and nan is never right. yesno: tokens, case aside.
              checker: `checker_code` defines `check(input, output, expected) -> bool`.
     """
 

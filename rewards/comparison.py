@@ -116,6 +116,8 @@ def _same_token(given: str, wanted: str, tolerance: float) -> bool:
         wanted_number, given_number = Decimal(wanted), Decimal(given)
     except ArithmeticError:
         return False
+    if not (wanted_number.is_finite() and given_number.is_finite()):
+        return False  # also before a signalling nan meets any arithmetic, which would raise
     if wanted.lstrip("+-").isdigit() and wanted_number:
         # Integers stay exact: a relative tolerance takes 100000 for 100001 (SandboxFusion), and
         # beyond 2^53 floats cannot tell neighbours apart (LiveCodeBench).

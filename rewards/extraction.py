@@ -97,10 +97,11 @@ def _last_box(text: str, boxes: list[re.Match[str]]) -> str | NoAnswer:
         return NoAnswer("the last box is not closed")
     if not content.strip():
         return NoAnswer("the last box is empty")
-    if len(boxes) > 1:
-        rival = _braced(text, boxes[-2].end())
-        between = text[boxes[-2].end() + len(rival or "") : last.start()]
-        if not _SENTENCE_END.search(between) and _squeezed(rival or "") != _squeezed(content):
+    for rival, following in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
+        said = _braced(text, rival.end()) or ""
+        if _SENTENCE_END.search(text, rival.end() + len(said), following.start()):
+            break
+        if _squeezed(said) != _squeezed(content):
             return NoAnswer("different boxes in one sentence")
     return content.strip()
 

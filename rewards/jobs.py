@@ -103,9 +103,9 @@ class Checker(_Conversation):
             raise Ended(Verdict.unscored(f"the tests' setup raised {shown(answer.get('setup_raised'))}"))
 
     def next_message(self) -> dict[str, Any]:
-        """A call to relay (`function`, `args`, `kwargs`) or the end (`failed`, or the right `passed`)."""
+        """A call to relay (`function`, `args`, `kwargs`) or the end (`failed`, or the right `passed`); nothing else."""
         message = self._hear()
-        if "passed" in message and message["passed"] != self._nonce:
+        if not (message.get("function") or "failed" in message or message.get("passed") == self._nonce):
             raise Ended(Verdict.failed("tampered", "the checker ended without its nonce"))
         return message
 

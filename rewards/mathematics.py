@@ -72,7 +72,8 @@ def _prepared(text: str, reference: object, rules: MathRules) -> Verdict | tuple
     """The verdict where no algebra is needed, else the two expressions to compare."""
     wanted = _reference_text(reference)
     if not wanted:
-        return Verdict.unscored(f"the reference {repr(reference)[:80]} holds no answer")
+        shown = repr(reference[:80]) if isinstance(reference, str) else f"of type {type(reference).__name__}"
+        return Verdict.unscored(f"the reference {shown} holds no answer")
     answer = extract_answer(text, rules.is_whole_text)
     if isinstance(answer, NoAnswer):
         return Verdict.failed("unparsed", answer.why)
@@ -131,8 +132,11 @@ def _found(is_same: bool, wanted: str, given: str) -> Verdict:
 def _reference_text(reference: object) -> str:
     """The reference normalised, "" for what is none; of one that shows its answer in a box or after
     a marker, that answer."""
-    if isinstance(reference, float) and math.isfinite(reference):
-        return repr(reference)
+    if isinstance(reference, float):
+        # numpy's float is one too, and its own repr is not a number
+        return float.__repr__(reference) if math.isfinite(reference) else ""
+    if isinstance(reference, Decimal) and not reference.is_finite():
+        return ""
     if isinstance(reference, bool) or not isinstance(reference, (str, int, Fraction, Decimal)):
         return ""
     try:

@@ -7,7 +7,7 @@ infrastructure failure disguised as a zero can never travel into a baseline.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -46,6 +46,8 @@ class Verdict:
                 raise VerdictError(f"an unscored verdict has score None, not {self.score!r}")
         elif not _score_fits(self.status, self.score):
             raise VerdictError(f"a verdict of status {self.status!r} cannot have score {self.score!r}")
+        if not isinstance(self.detail, str):
+            raise VerdictError(f"verdict detail is a {type(self.detail).__name__}, not text")
         for name, value in self.parts.items():
             if not _is_finite_number(value):
                 raise VerdictError(f"verdict part {name!r} = {value!r} is not a finite number")
@@ -96,7 +98,7 @@ class Verdict:
 
 
 def _is_finite_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _score_fits(status: str, score: float | None) -> bool:

@@ -37,24 +37,26 @@ def probe(value: Any) -> Any:
 
 def _serve(line: bytes, answers: BinaryIO) -> None:
     """Two answers a call: `ready` once everything is imported and set up (the call's clock starts
-    there), then how the function ended."""
+    there), then how the function ended. Both bear the call's number: a fork that a function left
+    behind may answer as well, and much later."""
+    call = json.loads(line)
+    number = call["number"]
     try:
-        call = json.loads(line)
         function = _loaded(call["target"])
         if call["setup"]:
             _set_up_once(*call["setup"])
     except BaseException as error:
-        _send(answers, {"unavailable": _described(error)})
+        _send(answers, {"number": number, "unavailable": _described(error)})
         return
-    _send(answers, {"ready": True})
+    _send(answers, {"number": number, "ready": True})
     try:
-        answer = json.dumps({"returned": function(*call["args"])})
+        answer = json.dumps({"number": number, "returned": function(*call["args"])})
     except MemoryError:
         # The address-space limit is the inner belt of the same limit the parent enforces on
         # resident memory, so it ends the worker in the same way.
         os._exit(1)
     except BaseException as error:
-        answer = json.dumps({"raised": _described(error)})
+        answer = json.dumps({"number": number, "raised": _described(error)})
     answers.write(answer.encode() + b"\n")
     answers.flush()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -20,7 +21,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rewards.watchdog import Watch, Watchdog
 
@@ -76,6 +77,7 @@ class WorkerPool:
         self.startup_timeout_s = startup_timeout_s
         self.max_calls = max_calls
         self._owner_pid = os.getpid()
+        self._numbers = itertools.count()
         self._watchdog = Watchdog()
         # Last in, first out: a warm worker is preferred over one not started yet.
         self._slots: queue.LifoQueue[_Slot] = queue.LifoQueue()
@@ -94,7 +96,7 @@ class WorkerPool:
         """
         if os.getpid() != self._owner_pid:
             return Outcome("unavailable", error="this pool belongs to the process that forked this one")
-        request = json.dumps({"target": target, "args": args, "setup": setup}).encode() + b"\n"
+        request = self._request(target, args, setup)
         slot = self._slots.get()
         try:
             return self._judged(slot, request, timeout_s)
@@ -118,19 +120,28 @@ class WorkerPool:
             slot.discard()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _judged(self, slot: _Slot, request: bytes, timeout_s: float) -> Outcome:
+    def _request(self, target: str, args: Sequence[Any], setup: Setup | None) -> _Request:
+        number = next(self._numbers)
+        line = json.dumps({"number": number, "target": target, "args": args, "setup": setup})
+        return _Request(number, line.encode() + b"\n")
+
+    def _judged(self, slot: _Slot, request: _Request, timeout_s: float) -> Outcome:
         """One attempt, and where the worker was lost a second on a fresh worker that has answered
         a known-good probe: lost again, the cause is the request; no probe answered, it is us."""
         first = slot.attempt(request, timeout_s)
         if first.status not in ("timeout", "crashed") or first.is_own_doing:
             return first.outcome()
         for _ in range(2):
-            probe = json.dumps({"target": _PROBE, "args": ["sound"], "setup": None}).encode() + b"\n"
-            if slot.attempt(probe, _PROBE_LIMIT_S).value == "sound":
+            if slot.attempt(self._request(_PROBE, ["sound"], None), _PROBE_LIMIT_S).value == "sound":
                 second = slot.attempt(request, timeout_s)
                 # Lost twice before the call's own clock started: start-up and setup are not the reply's.
                 return second.outcome() if second.was_ready else Outcome("unavailable", error=second.error)
         return Outcome("unavailable", error="a fresh worker process does not answer a known-good probe")
+
+
+class _Request(NamedTuple):
+    number: int
+    line: bytes
 
 
 @dataclass(frozen=True)
@@ -153,7 +164,7 @@ class _Slot:
         self._process: subprocess.Popen[bytes] | None = None
         self._calls = 0
 
-    def attempt(self, request: bytes, timeout_s: float) -> _Attempt:
+    def attempt(self, request: _Request, timeout_s: float) -> _Attempt:
         pool = self._pool
         try:
             process = self._sound_process()
@@ -182,21 +193,20 @@ class _Slot:
                         stream.close()
 
     def _exchange(
-        self, process: subprocess.Popen[bytes], request: bytes, watch: Watch, timeout_s: float
+        self, process: subprocess.Popen[bytes], request: _Request, watch: Watch, timeout_s: float
     ) -> dict[str, Any] | None:
-        """The worker's last answer to `request`; None when the worker ended instead of answering."""
+        """The worker's last answer to `request`; None when it ended instead, or answered anything else."""
         assert process.stdin
         assert process.stdout
         self._calls += 1
         try:
-            process.stdin.write(request)
+            process.stdin.write(request.line)
             process.stdin.flush()
-            ready = process.stdout.readline()
-            if not ready or b"unavailable" in ready:
-                return json.loads(ready) if ready else None
+            answer = _answer_to(request, process.stdout.readline(), "ready", "unavailable")
+            if answer is None or "unavailable" in answer:
+                return answer
             watch.start_clock(timeout_s)
-            answer = process.stdout.readline()
-            return json.loads(answer) if answer else None
+            return _answer_to(request, process.stdout.readline(), "returned", "raised")
         except (OSError, ValueError):
             return None
 
@@ -208,7 +218,7 @@ class _Slot:
             return _Attempt("timeout", error=f"over its {timeout_s:g} s", is_own_doing=watch.was_on_cpu)
         if watch.killed_for == "memory":
             return _Attempt("crashed", error=f"over {self._pool.memory_mb} MB")
-        return _Attempt("crashed", error="its worker process died")
+        return _Attempt("crashed", error="its worker process died or answered out of turn")
 
     def _sound_process(self) -> subprocess.Popen[bytes]:
         if self._process is not None and (self._calls >= self._pool.max_calls or self._process.poll() is not None):
@@ -222,6 +232,14 @@ class _Slot:
         path = json.dumps([entry or os.getcwd() for entry in sys.path])
         address_space_mb = 2 * self._pool.memory_mb + 512
         return [sys.executable, "-P", "-c", _BOOT, path, str(os.getpid()), str(address_space_mb)]
+
+
+def _answer_to(request: _Request, line: bytes, *kinds: str) -> dict[str, Any] | None:
+    """The line, when it answers this request in one of these ways. Raises ValueError when it is not JSON."""
+    answer = json.loads(line) if line else None
+    if not isinstance(answer, dict) or answer.get("number") != request.number:
+        return None
+    return answer if any(kind in answer for kind in kinds) else None
 
 
 def _environment() -> dict[str, str]:

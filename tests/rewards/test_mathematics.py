@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -140,6 +141,27 @@ def test_a_reference_that_is_a_bomb_is_unscored(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("rewards.mathematics._REFERENCE_LIMIT_S", 0.5)
     verdict = math_verdict(r"\boxed{x^2}", "(" * 40 + "x" + ")" * 40, rules=MathRules(timeout_s=0.3))
     assert verdict.status == "unscored"
+
+
+@pytest.mark.parametrize("number", ["NaN", "sNaN", "-Infinity"])
+def test_a_decimal_that_is_no_number_is_no_reference(number: str) -> None:
+    assert status(number, Decimal(number)) == "unscored"
+
+
+def test_a_reference_that_cannot_be_printed_is_unscored() -> None:
+    """Python prints no integer of more than 4300 digits, so neither can the verdict's detail."""
+    assert status("5", 10**5000) == "unscored"
+    assert status("5", [10**5000]) == "unscored"
+
+
+def test_a_float_of_another_library_is_a_float() -> None:
+    """numpy's float64 is a float whose repr is `np.float64(0.5)`."""
+
+    class Float64(float):
+        def __repr__(self) -> str:
+            return f"np.float64({float(self)})"
+
+    assert status("0.5", Float64(0.5)) == "correct"
 
 
 async def test_blocking_and_async_work_inside_a_running_loop() -> None:

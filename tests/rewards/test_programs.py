@@ -243,6 +243,20 @@ def test_a_forged_answer_nested_at_any_depth_is_judged(depth: int, tests: Any) -
     assert (verdict.status in ("wrong", "tampered", "crashed"), verdict.score) == (True, 0.0)
 
 
+def test_a_checker_that_ends_without_its_proof_has_not_passed() -> None:
+    """Only a message that holds the nonce is a pass, not every message that is no failure."""
+    forged = (
+        "import sys\n"
+        "add(1, 2)\n"
+        "frame = sys._getframe()\n"
+        "while 'answers' not in frame.f_locals: frame = frame.f_back\n"
+        "frame.f_locals['answers'].write(b'{}\\n')\n"
+        "frame.f_locals['answers'].flush()\n"
+        "assert add(1, 2) == 4\n"
+    )
+    assert code_verdict(ADD, forged).status == "tampered"
+
+
 class LostSandbox(Sandbox):
     """A sandbox whose slots are lost under every job."""
 

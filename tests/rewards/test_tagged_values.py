@@ -175,6 +175,21 @@ def test_crafted_hash_collisions_cost_the_comparison_nothing() -> None:
     assert not same_value({"~": "set", "v": colliding}, {1, 2, 3}, EXACT)
 
 
+NUMBER_WORDS = st.one_of(
+    st.sampled_from(
+        ["nan", "sNaN", "-snan1", "inf", "-Infinity", "1e999999999", "-0", "0", "3", "3.5", "1_0", "\u00b3"]
+    ),
+    st.text(max_size=4),
+    st.floats().map(repr),
+)
+
+
+@given(NUMBER_WORDS, NUMBER_WORDS)
+def test_no_printed_word_makes_the_float_checker_raise(word: str, expected: str) -> None:
+    """A signalling nan raised out of code_verdict."""
+    assert same_output(word, expected, StdioTests(cases=(), checker="float")) in (True, False)
+
+
 @pytest.mark.parametrize(
     ("checker", "given_output", "expected", "is_same"),
     [
@@ -194,6 +209,11 @@ def test_crafted_hash_collisions_cost_the_comparison_nothing() -> None:
         ("float", "0.0000001", "0", True),
         ("float", "0.0005", "0", False),
         ("float", "1000003.5", "1000000.5", False),
+        ("float", "sNaN", "0.5", False),
+        ("float", "-snan7", "5", False),
+        ("float", "sNaN", "nan", False),
+        ("float", "1e999999999", "0.5", False),
+        ("float", "Infinity", "inf", False),
     ],
 )
 def test_outputs_are_compared_by_the_tasks_checker(

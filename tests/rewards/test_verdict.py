@@ -37,6 +37,12 @@ def test_a_part_is_a_finite_number(value: object) -> None:
         Verdict.correct(parts={"passed": value})  # type: ignore[dict-item]
 
 
+def test_a_detail_is_text() -> None:
+    """It goes into records as JSON, where anything else would fail long after it was made."""
+    with pytest.raises(VerdictError, match="detail"):
+        Verdict.wrong(ValueError("x"))  # type: ignore[arg-type]
+
+
 def test_an_unknown_status_raises() -> None:
     with pytest.raises(VerdictError, match="unknown"):
         Verdict("great", 1.0)  # type: ignore[arg-type]

@@ -80,6 +80,16 @@ def test_a_worker_killed_from_outside_is_replaced_and_the_call_repeated(pool: Wo
     assert (outcome.status, outcome.value) == ("returned", "second time")
 
 
+def test_a_call_never_gets_the_answer_of_another() -> None:
+    """A verify that forks leaves a second answer in the pipe, and without numbers the next reply got it."""
+    pool = WorkerPool(workers=1)
+    for round_ in range(3):
+        assert pool.call(TARGETS + "answer_twice", f"first {round_}", timeout_s=10).value == f"first {round_}"
+        for other in range(3):
+            assert pool.call("operator:add", round_, 10 * other, timeout_s=10).value == round_ + 10 * other
+    pool.close()
+
+
 def test_a_target_that_does_not_exist_is_unavailable_not_a_score(pool: WorkerPool) -> None:
     assert pool.call("no_such_module:function", timeout_s=10).status == "unavailable"
 
