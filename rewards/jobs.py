@@ -18,7 +18,7 @@ from typing import Any
 from rewards import in_sandbox
 from rewards.code_tests import AssertTests
 from rewards.verdict import Verdict
-from sandbox import Execution, Job, Limits, Program, Sandbox
+from sandbox import Execution, Job, Limits, Program, Sandbox, SlotLost
 
 _SOURCE = Path(in_sandbox.__file__).read_text(encoding="utf-8")
 _GRACE_S = 5.0  # a job's own limit comes first; this only bounds the wait for its end
@@ -130,7 +130,7 @@ class Judge(_Conversation):
 @contextmanager
 def candidate_job(sandbox: Sandbox, limits: Limits, code: str) -> Iterator[Candidate]:
     """The program, loaded. Raises Ended when it does not load."""
-    with sandbox.open(_program("serve_candidate()", limits)) as job:
+    with _opened(sandbox, "serve_candidate()", limits) as job:
         candidate = Candidate(job, limits)
         candidate.load(code)
         yield candidate
@@ -141,7 +141,7 @@ def checker_job(sandbox: Sandbox, limits: Limits, tests: AssertTests) -> Iterato
     """The assertions, ready to run. Raises Ended (unscored) when their setup does not run."""
     # Its clock also runs while the candidate's does.
     limits = limits.model_copy(update={"wall_s": 2 * limits.wall_s})
-    with sandbox.open(_program("serve_checker()", limits)) as job:
+    with _opened(sandbox, "serve_checker()", limits) as job:
         checker = Checker(job, limits)
         checker.load(tests)
         yield checker
@@ -150,7 +150,7 @@ def checker_job(sandbox: Sandbox, limits: Limits, tests: AssertTests) -> Iterato
 @contextmanager
 def judge_job(sandbox: Sandbox, limits: Limits, checker_code: str) -> Iterator[Judge]:
     """A task's own checker, loaded. Raises Ended (unscored) when it does not load."""
-    with sandbox.open(_program("serve_judge()", limits)) as job:
+    with _opened(sandbox, "serve_judge()", limits) as job:
         judge = Judge(job, limits)
         judge.load(checker_code)
         yield judge
@@ -163,7 +163,8 @@ def how_it_ended(execution: Execution) -> Verdict:
     if execution.status == "timeout":
         return Verdict.failed("timeout", f"over its {execution.limit or 'wall'} limit after {execution.wall_s:.2f} s")
     if execution.status == "killed":
-        return Verdict.failed("crashed", f"over its {execution.limit} limit")
+        why = f"over its {execution.limit} limit" if execution.limit else execution.error or "stopped"
+        return Verdict.failed("crashed", why)
     how = f"signal {execution.signal}" if execution.signal else f"exit code {execution.exit_code}"
     last_words = execution.stderr.decode(errors="replace").strip().splitlines()[-1:]
     return Verdict.failed("crashed", ": ".join([f"ended with {how}", *(line[:300] for line in last_words)]))
@@ -178,5 +179,9 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def _program(entry: str, limits: Limits) -> Program:
-    return Program(code=f"{_SOURCE}\n\n{entry}\n", limits=limits, mode="fast")
+def _opened(sandbox: Sandbox, entry: str, limits: Limits) -> Job:
+    program = Program(code=f"{_SOURCE}\n\n{entry}\n", limits=limits, mode="fast")
+    try:
+        return sandbox.open(program)
+    except SlotLost as lost:
+        raise Ended(Verdict.unscored(f"sandbox: no slot: {lost}"), lost_slot=True) from lost

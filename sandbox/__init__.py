@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sandbox.job import Job
     from sandbox.local import Sandbox, default_sandbox
     from sandbox.models import Execution, Limits, Program
+    from sandbox.slot import SlotLost
 
 _HOME = {
     "Execution": "sandbox.models",
@@ -23,10 +24,11 @@ _HOME = {
     "Limits": "sandbox.models",
     "Program": "sandbox.models",
     "Sandbox": "sandbox.local",
+    "SlotLost": "sandbox.slot",
     "default_sandbox": "sandbox.local",
 }
 
-__all__ = ["Execution", "Guarantee", "Guarantees", "Job", "Limits", "Program", "Sandbox", "default_sandbox"]
+__all__ = ["Execution", "Guarantee", "Guarantees", "Job", "Limits", "Program", "Sandbox", "SlotLost", "default_sandbox"]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import fcntl
 import marshal
 import os
 import select
@@ -182,6 +181,8 @@ def cannot_confine(missing: str) -> VeriwardError:
 
 def _socket_pair() -> tuple[socket.socket, socket.socket]:
     """The second keeps its number in the slot, so it stays clear of standard streams that a daemon has closed."""
+    import fcntl  # not on Windows, where this module is imported to say that nothing runs there
+
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         return ours, socket.socket(fileno=fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 10))

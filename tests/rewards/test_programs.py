@@ -20,7 +20,7 @@ from rewards.code_tests import AssertTests, CallTests, StdioTests
 from rewards.extraction import extract_code
 from rewards.programs import code_verdict, code_verdict_async
 from rewards.verdict import Verdict
-from sandbox import Execution, Job, Limits, Program, Sandbox
+from sandbox import Execution, Job, Limits, Program, Sandbox, SlotLost
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the local sandbox needs Linux")
 
@@ -270,6 +270,20 @@ def test_a_lost_sandbox_is_unscored() -> None:
         assert code_verdict("print(3)", STDIO, sandbox=sandbox).status == "unscored"
 
 
+@pytest.mark.parametrize("tests", [CALLS, ASSERTS, CHECK, STDIO], ids=["calls", "assertions", "check", "stdio"])
+def test_a_machine_too_full_for_a_slot_is_unscored_and_does_not_raise(
+    tests: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_slot(name: str) -> None:
+        raise SlotLost("the machine is full")
+
+    monkeypatch.setattr("sandbox.local.Slot", no_slot)
+    with Sandbox(slots=1) as sandbox:
+        verdict = code_verdict(ADD, tests, sandbox=sandbox)
+    assert verdict.status == "unscored"
+    assert "the machine is full" in verdict.detail
+
+
 class SlotKiller(Sandbox):
     """A sandbox that loses the slots of the first `times` conversations."""
 
@@ -333,6 +347,22 @@ def test_tests_that_expect_an_exception_get_it() -> None:
     tests = "try:\n    f(-1)\nexcept ValueError:\n    pass\nelse:\n    raise AssertionError\n"
     assert code_verdict("def f(n):\n    if n < 0: raise ValueError('no')\n", tests).status == "correct"
     assert code_verdict("def f(n): return n", tests).status == "wrong"
+
+
+@pytest.mark.parametrize("kind", ["StopIteration", "StopAsyncIteration"])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for y, z in zip(map(f, [1, 2]), [2, 3]): assert y == z",
+        "assert all(map(f, [1, 2]))",
+        "[*map(f, [1])]; assert 1",
+    ],
+)
+def test_no_exception_of_the_program_ends_a_loop_of_the_tests(loop: str, kind: str) -> None:
+    """26: a StopIteration out of `map` ends the loop around it, and nothing was asserted."""
+    tests = {"code": f"def check(f):\n    {loop}\n", "entry_point": "f"}
+    assert code_verdict(f"def f(x): raise {kind}", tests).status == "wrong"
+    assert code_verdict("def f(x): return x + 1", tests).status == "correct"
 
 
 def test_of_a_value_that_cannot_cross_only_its_truth_does() -> None:
