@@ -38,7 +38,7 @@ def find_env_class(name: str) -> tuple[type[Env], str]:
         path, _, class_name = name.rpartition(":")
         if not path or not class_name.isidentifier():
             path, class_name = name, ""
-        place = Path(path).expanduser().resolve()
+        place = _existing(path)
         found = _class_in_file(place, class_name)
         return found, f"{place}:{class_name}" if class_name else str(place)
     if ":" in name:
@@ -136,11 +136,22 @@ def _load_file(place: Path) -> ModuleType:
     return module
 
 
+def _existing(path: str) -> Path:
+    try:
+        place = Path(path).expanduser().resolve()
+        exists = place.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user's home, not a file name at all
+        raise VeriwardError(f"env {path[:80]!r}: not a possible path ({error}); check it") from error
+    if not exists:
+        raise VeriwardError(f"env {place}: no such file or folder; check the path")
+    return place
+
+
 def _main_file(place: Path) -> Path:
     """The file itself; of a folder its `__init__.py` (then a package), else `env.py`, else its only .py file."""
-    if not place.exists():
-        raise VeriwardError(f"env {place}: no such file or folder; check the path")
     if not place.is_dir():
+        if place.suffix != ".py":
+            raise VeriwardError(f"env {place}: not a .py file or a folder; check the path")
         return place
     for candidate in (place / "__init__.py", place / "env.py"):
         if candidate.is_file():

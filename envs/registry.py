@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sized
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from envs.base import SPLITS, Env, EnvSpec
 from envs.loading import described, env_names, find_env_class
@@ -39,7 +39,7 @@ def load_env(name: str, /, **options: Any) -> Env:
         env = env_class(**checked)
     except VeriwardError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise VeriwardError(f"env {name}: its __init__ raised {described(error)}; check its options") from error
     env.spec = EnvSpec(lasting_name, options)
     return env
@@ -69,7 +69,7 @@ def _row(name: str) -> EnvRow:
         return EnvRow(name, env.version, {split: _size(env.tasks(split)) for split in SPLITS})
     except VeriwardError as error:
         return EnvRow(name, error=str(error))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return EnvRow(name, error=f"env {name}: its tasks raised {described(error)}")
 
 
@@ -105,6 +105,8 @@ def _checked_options(env_class: type[Env], name: str, options: Mapping[str, Any]
         raise VeriwardError(
             f"env {name}: an option's type is unknown at run time ({error}); import it there"
         ) from error
+    except (SyntaxError, TypeError) as error:
+        raise VeriwardError(f"env {name}: an option's type is no type ({error}); correct it") from error
     return {key: _checked_option(name, key, value, hints.get(key, Any)) for key, value in options.items()}
 
 
@@ -114,7 +116,14 @@ def _checked_option(name: str, key: str, value: Any, wanted: Any) -> Any:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"env {name}: option {key} = {value!r:.80} is no plain JSON value ({error})") from error
     try:
-        return TypeAdapter(wanted).validate_json(text, strict=True)
+        adapter = TypeAdapter(wanted)
+    except PydanticUserError as error:
+        wish = inspect.formatannotation(wanted)
+        raise VeriwardError(
+            f"env {name}: option {key} has a type no JSON value can have, {wish}; use a plain one"
+        ) from error
+    try:
+        return adapter.validate_json(text, strict=True)
     except ValidationError as error:
         wish = inspect.formatannotation(wanted)
         raise ConfigError(

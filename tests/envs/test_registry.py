@@ -121,6 +121,7 @@ def test_an_env_that_is_only_imported_does_not_count(env_file: Path) -> None:
         (ENV_FILE.replace('version = "7"', "version = 7"), 'class Sums has no version; add version = "1"'),
         (ENV_FILE.replace("def verify", "def judge"), "class Sums does not define verify"),
         (ENV_FILE.replace("= digits,", "= 1 / 0,"), "its __init__ raised ZeroDivisionError"),
+        (ENV_FILE.replace("= digits,", "= exit(2),"), "its __init__ raised SystemExit"),
     ],
 )
 def test_a_broken_file_is_one_line_naming_the_env_and_the_fault(env_file: Path, content: str, message: str) -> None:
@@ -137,6 +138,11 @@ def test_a_broken_file_is_one_line_naming_the_env_and_the_fault(env_file: Path, 
         ("arithmetics", "env arithmetics is not installed; did you mean arithmetic?"),
         ("zzz", "is it one of arithmetic, program?"),
         ("./nowhere.py", "nowhere.py: no such file or folder; check the path"),
+        ("/dev/null", "not a .py file or a folder"),
+        ("./" + 300 * "x" + ".py", "not a possible path"),
+        ("./\0.py", "not a possible path"),
+        ("./\ud800.py", "not a possible path"),
+        ("~no-such-user/env.py", "not a possible path"),
         ("no_such_package.env:Sums", "no module no_such_package; install its package"),
         ("envs.no_such:Sums", "no module envs.no_such; install its package"),
         ("envs.arithmetic:Sums", "has no attribute 'Sums'; name a class that the module defines"),
@@ -148,6 +154,16 @@ def test_a_name_that_means_nothing_says_what_would(name: str, message: str) -> N
     with pytest.raises(VeriwardError) as raised:
         load_env(name)
     assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "message"), [("Env", "has a type no JSON value can have"), ("'list['", "no type")]
+)
+def test_an_option_of_an_impossible_type_is_one_line(env_file: Path, annotation: str, message: str) -> None:
+    env_file.write_text(ENV_FILE.replace("digits: int", f"digits: {annotation}"))
+    with pytest.raises(VeriwardError, match=message) as raised:
+        load_env(str(env_file), digits=1)
     assert "\n" not in str(raised.value)
 
 
