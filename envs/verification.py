@@ -2,7 +2,8 @@
 
 They run in killable worker processes that have loaded the env from its spec, unless the env says
 that its verifier is cheap on any text (`inline`). Whatever goes wrong on our side is `unscored`
-with its cause; `verdict` never raises for it, and never makes a number of it.
+with its cause; `verdict` never raises for it, and never makes a number of it. What the reply alone
+can cause is a scored 0, or a policy would learn to break its judge.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +24,13 @@ from envs.registry import load_env
 from rewards.verdict import Verdict
 from rewards.workers import Outcome, WorkerPool
 from sandbox.errors import ConfigError, VeriwardError
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """What an author's code raised, for people."""
+
+    error: str
 
 
 class Verifier:
@@ -51,7 +59,27 @@ class Verifier:
             self._pool = WorkerPool(workers)
 
     async def verdict(self, task: Task, reply: Reply) -> Verdict:
-        """Safe to call many times at once on one loop."""
+        """Safe to call many times at once on one loop.
+
+        What `parse` or `verify` raises is tried once more. If it stays, a known-good text (of the first
+        golden case that is correct) is judged for the same task: where that raises too, or the env has
+        no such case, the fault is not the reply's and the verdict is `unscored`; else it is `crashed`.
+        """
+        found = await self._judged(task, reply)
+        if isinstance(found, _Raised):
+            found = await self._judged(task, reply)
+        if not isinstance(found, _Raised):
+            return found
+        cause = f"verify of env {self.env.name} raised {found.error}"
+        probe = next((case for case in self.env.golden() if case.status == "correct"), None)
+        if probe is None:
+            return Verdict.unscored(cause)
+        probed = await self._judged(task, build_reply(self.env, probe.text, self.env.messages(task)))
+        if isinstance(probed, _Raised) or probed.status == "unscored":
+            return Verdict.unscored(cause)
+        return Verdict.failed("crashed", f"{cause} on this reply, and not on a known-good one")
+
+    async def _judged(self, task: Task, reply: Reply) -> Verdict | _Raised:
         if self._pool is None:
             return await _judge_here(self.env, task, reply)
         try:
@@ -103,19 +131,19 @@ async def judge(env: Env, task: Task, reply: Reply) -> Verdict:
     return Verdict.of(found)
 
 
-async def _judge_here(env: Env, task: Task, reply: Reply) -> Verdict:
+async def _judge_here(env: Env, task: Task, reply: Reply) -> Verdict | _Raised:
     try:
         return await judge(env, task, reply)
     except (Exception, SystemExit) as error:
-        return Verdict.unscored(f"verify of env {env.name} raised {described(error)}")
+        return _Raised(described(error))
 
 
-def _verdict_of(outcome: Outcome, name: str) -> Verdict:
+def _verdict_of(outcome: Outcome, name: str) -> Verdict | _Raised:
     match outcome.status:
         case "returned":
             return Verdict.from_json(outcome.value)
         case "raised":
-            return Verdict.unscored(f"verify of env {name} raised {outcome.error}")
+            return _Raised(outcome.error)
         case "unavailable":
             return Verdict.unscored(f"no worker could verify for env {name}: {outcome.error}")
         case lost:

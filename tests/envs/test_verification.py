@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.base import Env, Reply, Task
+from envs.base import Env, Golden, Reply, Task
 from envs.registry import load_env
 from envs.verification import Verifier, build_reply
 from sandbox.errors import ConfigError, VeriwardError
@@ -182,3 +182,49 @@ def test_a_reply_carries_the_transcript_that_ends_with_it() -> None:
     assert reply.transcript == [{"role": "user", "content": "?"}, {"role": "assistant", "content": "1"}]
     assert reply.is_truncated
     assert Reply.from_json(reply.to_json()) == reply
+
+
+class Judged(Env):
+    """Its judge can be made to fail for a while, for a reply, or for a task."""
+
+    version = "1"
+    inline = True
+
+    def __init__(self) -> None:
+        self.failures_left = 0
+
+    def tasks(self, split):
+        yield Task(split, [{"role": "user", "content": split}], "2", split)
+
+    def verify(self, task, reply):
+        if self.failures_left:
+            self.failures_left -= 1
+            raise ConnectionError("judge unreachable")
+        return int(reply.text) == int(task.reference)
+
+    def golden(self):
+        yield Golden(next(iter(self.tasks("dev"))), "x", "wrong")
+        yield Golden(next(iter(self.tasks("dev"))), "2", "correct")
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "failures", "status"),
+    [
+        ("2", "2", 0, "correct"),
+        ("two", "2", 0, "crashed"),
+        ("2", "two", 0, "unscored"),
+        ("2", "2", 1, "correct"),
+        ("3", "2", 1, "wrong"),
+        ("2", "2", 9, "unscored"),
+    ],
+)
+def test_only_what_the_reply_alone_makes_verify_raise_is_scored(
+    text: str, reference: str, failures: int, status: str
+) -> None:
+    """A policy must not learn to break its judge, and a judge that is down must not score (NVIDIA-NeMo/Gym#3070)."""
+    env = Judged()
+    env.failures_left = failures
+    task = Task("t", [{"role": "user", "content": "?"}], reference, "train")
+    verdict = Verifier(env).verdict_sync(task, build_reply(env, text, task.prompt))
+    assert verdict.status == status
+    assert verdict.score == {"correct": 1.0, "wrong": 0.0, "crashed": 0.0, "unscored": None}[status]
