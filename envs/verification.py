@@ -40,7 +40,7 @@ class Verifier:
     workers  worker processes, started when first needed; an inline env needs none.
 
     Raises ConfigError for an env that a worker could not load again (one made by hand and not
-    inline), and what the env's `prepare` raises.
+    inline), VeriwardError when its `golden` raises, and what its `prepare` raises.
     """
 
     def __init__(self, env: Env, *, wall_s: float = 10.0, workers: int = 2) -> None:
@@ -55,6 +55,7 @@ class Verifier:
                 )
             self._spec = json.dumps(env.spec.to_json())
         env.prepare()
+        self._known_good = _known_good_text(env)
         if not env.inline:
             self._pool = WorkerPool(workers)
 
@@ -71,10 +72,9 @@ class Verifier:
         if not isinstance(found, _Raised):
             return found
         cause = f"verify of env {self.env.name} raised {found.error}"
-        probe = next((case for case in self.env.golden() if case.status == "correct"), None)
-        if probe is None:
+        if self._known_good is None:
             return Verdict.unscored(cause)
-        probed = await self._judged(task, build_reply(self.env, probe.text, self.env.messages(task)))
+        probed = await self._judged(task, build_reply(self.env, self._known_good, self.env.messages(task)))
         if isinstance(probed, _Raised) or probed.status == "unscored":
             return Verdict.unscored(cause)
         return Verdict.failed("crashed", f"{cause} on this reply, and not on a known-good one")
@@ -129,6 +129,13 @@ async def judge(env: Env, task: Task, reply: Reply) -> Verdict:
     if inspect.isawaitable(found):
         found = await found
     return Verdict.of(found)
+
+
+def _known_good_text(env: Env) -> str | None:
+    try:
+        return next((case.text for case in env.golden() if case.status == "correct"), None)
+    except Exception as error:
+        raise VeriwardError(f"env {env.name}: golden() raised {described(error)}") from error
 
 
 async def _judge_here(env: Env, task: Task, reply: Reply) -> Verdict | _Raised:
