@@ -6,21 +6,24 @@ Every way the folder can be wrong is one readable error before any work starts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
 
 from envs.data import data_root
 from sandbox.errors import ConfigError, VeriwardError
 
 _PROBE = "veriward"
+# A folder's own code is never run, nor asked about: transformers would else wait for an answer on stdin.
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,13 @@ def load_model(path: str | Path, device: str = "auto", dtype: torch.dtype = torc
     tokenizer = load_tokenizer(path)
     target = pick_device(device)
     disable_progress_bar()  # a bar for every weight file drowns the run's own
-    try:
+    with _readable(f"the weights at {path} cannot be loaded"):
         model, info = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, local_files_only=True, output_loading_info=True
+            path, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **_LOCAL
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise VeriwardError(f"the weights at {path} cannot be loaded: {_first_line(error)}") from error
+    if info["mismatched_keys"]:
+        names = ", ".join(sorted(name for name, *_ in info["mismatched_keys"])[:3])
+        raise VeriwardError(f"the weights at {path} have other shapes than its config.json says ({names}, ...)")
     if info["missing_keys"]:
         names = ", ".join(sorted(info["missing_keys"])[:3])
         raise VeriwardError(
@@ -89,19 +93,32 @@ def load_model(path: str | Path, device: str = "auto", dtype: torch.dtype = torc
 
 def load_tokenizer(path: str | Path) -> Any:
     """The tokenizer of a model folder. Raises VeriwardError when there is none or it has no chat template."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise VeriwardError(f"no tokenizer at {path}: {_first_line(error)}") from error
+    with _readable(f"no tokenizer at {path}"):
+        tokenizer = AutoTokenizer.from_pretrained(path, **_LOCAL)
     if not tokenizer.chat_template:
         raise VeriwardError(f"the tokenizer at {path} has no chat template; add chat_template.jinja beside it")
     return tokenizer
 
 
 def render_prompt(tokenizer: Any, messages: Sequence[dict[str, Any]]) -> list[int]:
-    """Token ids of a conversation, up to and including the header of the reply to come."""
-    ids = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=True, return_dict=False)
+    """Token ids of a conversation, up to and including the header of the reply to come.
+
+    Raises VeriwardError when the chat template refuses the messages or makes nothing of them.
+    """
+    ids = _templated(tokenizer, messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+    if not ids:
+        raise VeriwardError("the model's chat template renders a conversation to nothing; mend chat_template.jinja")
     return [int(token) for token in ids]
+
+
+def _templated(tokenizer: Any, messages: Sequence[dict[str, Any]], **options: Any) -> Any:
+    try:
+        return tokenizer.apply_chat_template(list(messages), **options)
+    except TemplateError as error:
+        roles = ", ".join(str(message.get("role")) for message in messages)
+        raise VeriwardError(
+            f"the model's chat template fails on a conversation of {roles}: {_one_line(error)}"
+        ) from error
 
 
 def stop_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
@@ -121,7 +138,7 @@ def stop_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
 def _end_of_turn_id(tokenizer: Any) -> int | None:
     """The first special token that the chat template writes after an assistant's words, if any."""
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
-    rendered = tokenizer.apply_chat_template(turns, tokenize=False)
+    rendered = _templated(tokenizer, turns, tokenize=False)
     tail = rendered[rendered.rindex(_PROBE) + len(_PROBE) :] if _PROBE in rendered else ""
     special = set(tokenizer.all_special_ids) | {
         token for token, added in tokenizer.added_tokens_decoder.items() if added.special
@@ -131,10 +148,8 @@ def _end_of_turn_id(tokenizer: Any) -> int | None:
 
 
 def _check_is_causal_lm(path: Path) -> None:
-    try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise VeriwardError(f"config.json at {path} cannot be read: {_first_line(error)}") from error
+    with _readable(f"config.json at {path} cannot be read"):
+        config = AutoConfig.from_pretrained(path, **_LOCAL)
     known: set[str] = set()
     for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         known.update([names] if isinstance(names, str) else names)
@@ -147,5 +162,19 @@ def _check_is_causal_lm(path: Path) -> None:
         )
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+@contextmanager
+def _readable(failure: str) -> Iterator[None]:
+    """Any error of transformers inside is this one line: what a foreign folder makes it raise (KeyError,
+    ZeroDivisionError, errors of its own) has no common class. Its tables of a folder's faults are not shown."""
+    before = get_verbosity()
+    set_verbosity_error()
+    try:
+        yield
+    except Exception as error:
+        raise VeriwardError(f"{failure}: {_one_line(error)}") from error
+    finally:
+        set_verbosity(before)
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -34,6 +34,7 @@ class Sampler:
         self._decoder = decoder_for(model)
         self._max_rows = max_rows
         vocabulary = model.get_output_embeddings().weight.shape[0]
+        self._known_ids = model.get_input_embeddings().weight.shape[0]
         self._is_stop = np.zeros(vocabulary, dtype=bool)
         self._is_stop[[token for token in stop_ids if token < vocabulary]] = True
         self._max_positions = getattr(model.config, "max_position_embeddings", None)
@@ -47,6 +48,11 @@ class Sampler:
         name = f"sample request {request.request_id!r}"
         if not request.prefix_ids or request.max_tokens < 1 or request.temperature < 0:
             raise VeriwardError(f"{name}: give a prefix, max_tokens >= 1 and temperature >= 0")
+        if max(request.prefix_ids) >= self._known_ids:
+            raise VeriwardError(
+                f"{name}: token {max(request.prefix_ids)} is beyond the model's {self._known_ids} embeddings; "
+                "its tokenizer is of another model"
+            )
         needed = len(request.prefix_ids) + request.max_tokens
         if self._max_positions is not None and needed > self._max_positions:
             raise VeriwardError(

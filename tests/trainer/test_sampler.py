@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -160,6 +162,8 @@ def test_a_request_that_does_not_fit_is_refused_before_sampling():
         next(sampler.sample(requests_of([10], temperature=-1)))
     with pytest.raises(VeriwardError, match="give a prefix"):
         next(sampler.sample(requests_of([0])))
+    with pytest.raises(VeriwardError, match="token 260 is beyond the model's 260 embeddings"):
+        next(sampler.sample([SampleRequest("x", (1, 260), 2, 1.0, 0)]))
 
 
 def test_weights_that_became_nan_are_an_error_not_a_sample():
@@ -202,3 +206,47 @@ def test_cut_off_weights_are_refused(tmp_path):
 
 def test_vocabulary_of_the_tiny_models_covers_their_tokenizer(tmp_path):
     assert len(load_model(save_tiny("gpt2", tmp_path)).tokenizer) == VOCABULARY
+
+
+def changed(**keys):
+    def change(folder):
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+
+    return change
+
+
+def template(text):
+    return lambda folder: (folder / "chat_template.jinja").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (changed(vocab_size=100), "other shapes than its config.json says"),
+        (changed(num_hidden_layers=3), "lacks weights"),
+        (changed(model_type="gpt2", architectures=["GPT2LMHeadModel"]), "lacks weights"),
+        (changed(num_attention_heads=0), "config.json .* cannot be read"),
+        (changed(num_attention_heads=3), "config.json .* multiple of the number of attention heads"),
+        (changed(hidden_size="x"), "config.json .* cannot be read"),
+        (changed(model_type="mine", auto_map={"AutoConfig": "mine.Mine"}), "config.json .* custom code"),
+        (lambda folder: (folder / "tokenizer.json").write_text('{"model": {}}'), "no tokenizer"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "cannot be loaded"),
+        (template("{% for %}"), "chat template fails .* TemplateSyntaxError"),
+        (template("{{ raise_exception('no such role') }}"), "chat template fails .* no such role"),
+    ],
+)
+def test_a_folder_that_is_no_whole_model_is_one_line(spoil, words, tmp_path, capfd):
+    spoil(save_tiny("llama", tmp_path))
+    capfd.readouterr()
+    with pytest.raises(VeriwardError, match=words) as refused:
+        load_model(tmp_path)
+    assert "\n" not in str(refused.value)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_template_that_renders_nothing_is_said_so(tmp_path):
+    folder = save_tiny("llama", tmp_path)
+    template("{# nothing #}")(folder)
+    with pytest.raises(VeriwardError, match="renders a conversation to nothing"):
+        render_prompt(load_model(folder).tokenizer, [{"role": "user", "content": "?"}])
