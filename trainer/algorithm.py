@@ -9,12 +9,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+_Decay = Annotated[float, Field(ge=0, lt=1)]
 AdvantageName = Literal["grpo", "dr_grpo", "rloo"]
 AggregationName = Literal["token_mean", "sequence_mean", "fixed_length"]
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
 class AlgorithmSettings(_Settings):
@@ -55,13 +56,13 @@ class AlgorithmSettings(_Settings):
 class OptimizerSettings(_Settings):
     """AdamW with a constant learning rate after a linear warm-up."""
 
-    lr: Annotated[float, Field(gt=0)] = 2e-4
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2e-4
     """Learning rate after the warm-up."""
 
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
+    betas: Annotated[tuple[_Decay, _Decay], Field(strict=False)] = (0.9, 0.99)  # TOML has lists only
     """Decay rates of the first and the second moment."""
 
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Decoupled weight decay, on every parameter."""
 
     warmup_steps: Annotated[int, Field(ge=0)] = 5

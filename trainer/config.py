@@ -7,6 +7,7 @@ config can be checked anywhere.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -161,7 +162,7 @@ def config_from(data: dict[str, Any], source: str) -> RunConfig:
 
 def _slug(source: str) -> str:
     stem = Path(source).stem if "/" in source or source.endswith(".py") else source.rpartition(":")[2]
-    return "".join(char if char.isalnum() or char in "._-" else "-" for char in stem).strip("._-") or "run"
+    return re.sub(r"[^A-Za-z0-9._-]", "-", stem).strip("._-") or "run"
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -184,14 +185,16 @@ def _override(data: dict[str, Any], override: str) -> None:
         data = data.setdefault(section, {})
         if not isinstance(data, dict):
             raise ConfigError(f"--set {override}: {section} is a value, not a section")
-    data[leaf] = _toml_value(text.strip())
+    data[leaf] = toml_value(text.strip())
 
 
-def _toml_value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """What one TOML value says; what is none is text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        read = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return read["value"] if len(read) == 1 else text
 
 
 def _explain(entry: Any) -> str:
@@ -201,8 +204,8 @@ def _explain(entry: Any) -> str:
         return f"{key} = {entry['input']!r}: unknown key; known here: {', '.join(_known_keys(entry['loc'][:-1]))}"
     if entry["type"] == "missing":
         return f"{key} is missing; set it"
-    if entry["type"] == "value_error" and not key:
-        return message
+    if entry["type"] == "value_error":  # ours: it names the key within this table, and its value
+        return f"{key}: {message}" if key else message
     return f"{key} = {entry['input']!r}: {message[:1].lower()}{message[1:]}"
 
 

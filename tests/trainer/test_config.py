@@ -28,6 +28,12 @@ def test_every_preset_loads_and_survives_a_round_trip_through_its_own_toml(name,
         ("policy.temperature=0", ["policy.temperature = 0", "greater than 0"]),
         ("steps=2.5", ["steps = 2.5", "integer"]),
         ("name=../evil", ["name = '../evil'"]),
+        ('optimizer.lr="1e-3"', ["optimizer.lr = '1e-3'", "valid number"]),
+        ("optimizer.lr=inf", ["optimizer.lr = inf", "finite"]),
+        ("optimizer.betas=[0.9]", ["optimizer.betas"]),
+        ("optimizer=3", ["optimizer = 3", "dictionary"]),
+        ("algorithm.aggregation=fixed_length", ["algorithm: fixed_length_tokens = None", "set it exactly when"]),
+        ("seed=1\nsteps=4", ["seed = '1"]),
     ],
 )
 def test_a_refusal_names_the_key_the_value_and_what_would_be_right(override, words):
@@ -71,6 +77,7 @@ def test_an_environment_alone_is_a_config():
     config = load_config("./my_env.py")
     assert (config.name, config.env.name) == ("my_env", "./my_env.py")
     assert load_config("package.module:MyEnv").name == "MyEnv"
+    assert load_config("./über env.py").name == "ber-env"
 
 
 def test_a_reward_by_which_a_wrong_reply_can_earn_as_much_as_a_right_one_is_refused():
