@@ -169,7 +169,8 @@ class LocalPolicy:
                 self._fail(calls, error)
         self._fail(list(self._waiting), _closed())
         for _, done in self._commands:
-            done.set_exception(_closed())
+            if done.set_running_or_notify_cancel():
+                done.set_exception(_closed())
 
     def _serve(self, calls: Sequence[_Call]) -> None:
         owners = {request.request_id: call for call in calls for request in call.requests}
@@ -193,6 +194,8 @@ class LocalPolicy:
                     self._wakes.wait_for(lambda: self._commands or self._is_closed or not self._is_paused)
                     continue
                 action, done = self._commands.popleft()
+            if not done.set_running_or_notify_cancel():
+                continue  # whoever asked was cancelled meanwhile
             try:
                 done.set_result(action())
             except Exception as error:

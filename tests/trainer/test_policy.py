@@ -185,3 +185,20 @@ async def test_a_failure_while_sampling_reaches_the_caller_and_the_next_call_wor
         await collect(policy, [request("x")])
     monkeypatch.undo()
     assert set(await collect(policy, [request("x")])) == {"x"}
+
+
+async def test_a_publish_whose_caller_gave_up_harms_nobody_else(policy):
+    """The worker once answered a cancelled future, and every request in flight failed with that error."""
+    await policy.pause()
+    sampling = asyncio.ensure_future(collect(policy, [request("x", 20)]))
+    while (await policy.health())["requests_in_flight"] == 0:
+        await asyncio.sleep(0)
+    policy._wakes.acquire()  # the worker cannot take the command before it is cancelled
+    publishing = asyncio.ensure_future(policy.publish(other_weights(), 1))
+    await asyncio.sleep(0)
+    publishing.cancel()
+    await asyncio.sleep(0)
+    policy._wakes.release()
+    await policy.resume()
+    assert (await sampling)["x"].policy_versions == [0] * 20
+    assert publishing.cancelled()
