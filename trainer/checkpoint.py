@@ -34,6 +34,7 @@ def save_checkpoint(
     home: Path, step: int, state: dict[str, Any], write: Callable[[Path], None], keep_last: int
 ) -> Path:
     """Save `state` and whatever `write(folder)` puts beside it as home/step-NNNNNN; drop older ones.
+    One process at a time: what others left half written here is removed.
 
     Raises CheckpointError when the disk does not take it; earlier checkpoints are then untouched.
     """
@@ -45,7 +46,9 @@ def save_checkpoint(
         (folder / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
     for old in list_checkpoints(home)[:-keep_last]:
         if old != final:
-            shutil.rmtree(old)
+            old.rename(home / f".{old.name}.old.tmp")
+    for left in home.glob(".step-*.tmp"):  # the old ones, and what a killed process left half written
+        shutil.rmtree(left, ignore_errors=True)
     return final
 
 
@@ -97,7 +100,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{error.filename}: missing; delete {checkpoint} and resume from the checkpoint before"
         ) from None
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):  # damaged bytes are no UTF-8 or no JSON
         raise CheckpointError(
             f"{checkpoint}: its manifest or state is not readable; delete it and resume from the one before"
         ) from None

@@ -54,14 +54,16 @@ def test_a_process_killed_inside_a_save_leaves_the_one_before_to_resume_from(tmp
     assert latest_checkpoint(tmp_path).name == "step-000010"
     save(tmp_path, 20)
     assert read_state(latest_checkpoint(tmp_path)) == {"step": 20}
+    assert sorted(os.listdir(tmp_path)) == ["step-000010", "step-000020"], "a killed save must not cost disk for ever"
 
 
 @pytest.mark.parametrize("damage", ["w.bin", "state.json", "manifest.json"])
 def test_damage_is_noticed_and_named(damage, tmp_path):
     checkpoint = save(tmp_path, 10)
-    (checkpoint / damage).write_text("{")
-    with pytest.raises(CheckpointError, match="step-000010"):
-        read_state(checkpoint)
+    for content in (b"{", b"\xff\xfe", b"[]"):
+        (checkpoint / damage).write_bytes(content)
+        with pytest.raises(CheckpointError, match="step-000010"):
+            read_state(checkpoint)
     (checkpoint / damage).unlink()
     with pytest.raises(CheckpointError, match="step-000010"):
         read_state(checkpoint)
