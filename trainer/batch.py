@@ -46,6 +46,16 @@ class Batch:
     def rows(self) -> list[Row]:
         return [row for group in self.groups for row in group]
 
+    @property
+    def has_signal(self) -> bool:
+        return has_signal(self.rows)
+
+
+def has_signal(rows: Sequence[Row]) -> bool:
+    """Whether these rows have any gradient. AdamW moves by its momentum even on a zero one, so rows
+    without a signal must not reach it."""
+    return any(row.advantage != 0 and row.trained for row in rows)
+
 
 def build_batch(groups: Sequence[Group], settings: AlgorithmSettings, temperature: float = 1.0) -> Batch:
     """The batch of some groups of rewarded rollouts.

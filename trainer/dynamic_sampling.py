@@ -16,7 +16,7 @@ from envs.base import Task
 from trainer.advantages import is_zero_signal
 from trainer.config import GroupSettings
 from trainer.records import Group, Rollout
-from trainer.rollouts import Asker, without_unscored
+from trainer.rollouts import Asker, trainable
 from trainer.schedule import TaskSchedule
 
 
@@ -36,11 +36,17 @@ class StepGroups:
 
 
 async def collect_step(
-    asker: Asker, schedule: TaskSchedule, settings: GroupSettings, temperature: float, between: Callable[[], None]
+    asker: Asker,
+    schedule: TaskSchedule,
+    settings: GroupSettings,
+    temperature: float,
+    mask_truncated: bool,
+    between: Callable[[], None],
 ) -> StepGroups:
     """tasks_per_step groups, or fewer when max_rounds did not find as many with a signal.
 
-    Each round asks exactly as many tasks as are missing, so no good group is thrown away.
+    Each round asks exactly as many tasks as are missing, so no good group is thrown away. With
+    mask_truncated a group's signal is looked for among the replies that will be trained.
     `between` is called before every round and may raise to stop.
     """
     step = StepGroups()
@@ -57,7 +63,7 @@ async def collect_step(
         step.verify_s += collected.verify_s
         step.groups_sampled += len(collected.groups)
         step.sampled += [rollout for group in collected.groups for rollout in group.rollouts]
-        groups, discards = without_unscored(collected.groups)
+        groups, discards = trainable(collected.groups, mask_truncated)
         step.discards.update(discards)
         for group in groups:
             if is_zero_signal([_outcome(rollout) for rollout in group.rollouts]):

@@ -19,18 +19,15 @@ from envs.base import Env, Split, Task
 from envs.data import data_hash
 from envs.registry import load_env
 from envs.splits import check_tasks
-from envs.verification import Verifier
 from rewards.composition import RewardTerms
 from sandbox.errors import ConfigError, VeriwardError
 from trainer.blocking import run_blocking
 from trainer.checkpoint import new_folder
-from trainer.codec import TextCodec
-from trainer.local_policy import LocalPolicy
 from trainer.model import resolve_model
 from trainer.passk import Estimate, estimate_pass_at_k
-from trainer.provenance import model_hash, software_versions, source_commit
+from trainer.provenance import cpu_seconds, model_hash, software_versions, source_commit
 from trainer.records import Group, Rollout
-from trainer.rollouts import Asker, Draw
+from trainer.rollouts import Asker, Draw, asking
 from trainer.threads import settle_threads
 
 Progress = Callable[..., None]
@@ -39,7 +36,8 @@ TASKS_AT_ONCE = 64
 
 @dataclass
 class EvalResult:
-    """What an evaluation found. `pass_at_k` by k, `greedy` as a share of tasks, `unscored` by cause."""
+    """What an evaluation found. `pass_at_k` by k, `greedy` as a share of tasks, `unscored` by cause over
+    both. `rollouts` are the samples of pass@k."""
 
     env: str
     env_version: str
@@ -84,29 +82,21 @@ def evaluate(
     """Evaluate the model directory on a split; with `out`, write summary.json and results.jsonl there.
 
     samples: per task, at `temperature` (> 0). limit: the first so many tasks. Raises ConfigError for
-    impossible settings, VeriwardError for a missing model or env. Safe inside a running event loop.
+    impossible settings, VeriwardError for a missing model or env, or when `out` cannot be written.
+    Safe inside a running event loop.
     """
-    if max(k) > samples or min(k) < 1:
-        raise ConfigError(f"-k {','.join(map(str, k))}: each k must be from 1 to --samples = {samples}")
-    if out is not None and out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out}: not empty; give another --out")
+    _refuse_impossible(samples, k, limit, temperature)
+    if out is not None:
+        _make_empty(out)
     loaded_env = load_env(env, **(env_options or {})) if isinstance(env, str) else env
     directory = resolve_model(str(model))
     tasks = check_tasks(loaded_env, [split])[split][:limit]
     settle_threads(directory)
-    started, cpu_started = time.monotonic(), time.process_time()
+    started, cpu_started = time.monotonic(), cpu_seconds()
 
     async def run() -> EvalResult:
-        policy = LocalPolicy(directory)
-        verifier = Verifier(loaded_env)
-        asker = Asker(
-            loaded_env, policy, verifier, TextCodec(policy.tokenizer, policy.stop_ids), RewardTerms(), seed, max_tokens
-        )
-        try:
+        async with asking(loaded_env, directory, RewardTerms(), seed, max_tokens) as asker:
             return await evaluate_policy(asker, tasks, split, samples, k, temperature, progress)
-        finally:
-            verifier.close()
-            await policy.close()
 
     result = run_blocking(run())
     result.record = {
@@ -118,11 +108,32 @@ def evaluate(
         "versions": software_versions(),
         "commit": source_commit(),
         "wall_s": round(time.monotonic() - started, 3),
-        "cpu_s": round(time.process_time() - cpu_started, 3),
+        "cpu_s": round(cpu_seconds() - cpu_started, 3),
     }
     if out is not None:
         _write(result, out)
     return result
+
+
+def _refuse_impossible(samples: int, k: Sequence[int], limit: int | None, temperature: float) -> None:
+    if not k or max(k) > samples or min(k) < 1:
+        raise ConfigError(f"-k {','.join(map(str, k))}: each k must be from 1 to --samples = {samples}")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit {limit}: must be 1 or more")
+    if not 0 < temperature < math.inf:
+        raise ConfigError(
+            f"--temperature {temperature}: must be above 0 and finite; greedy accuracy is always reported beside pass@k"
+        )
+
+
+def _make_empty(out: Path) -> None:
+    """The folder of the results, before any work is spent on them."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise ConfigError(f"{out}: not empty; give another --out")
+    except OSError as error:
+        raise ConfigError(f"{out}: no folder can be made there ({error.strerror}); give another --out") from None
 
 
 async def evaluate_policy(
@@ -148,9 +159,13 @@ async def evaluate_policy(
         greedy += (await greedy_asker.collect(draws, 1, 0.0)).groups
         if progress:
             progress(f"evaluating {split}", min(start + TASKS_AT_ONCE, len(tasks)), len(tasks))
-    rollouts = [rollout for group in drawn for rollout in group.rollouts]
+    rollouts, greedy_rollouts = (
+        [rollout for group in groups for rollout in group.rollouts] for groups in (drawn, greedy)
+    )
     unscored = Counter(
-        rollout.verdict.detail for rollout in rollouts if rollout.verdict and rollout.verdict.status == "unscored"
+        rollout.verdict.detail
+        for rollout in (*rollouts, *greedy_rollouts)
+        if rollout.verdict and rollout.verdict.status == "unscored"
     )
     counts = [_counts(group) for group in drawn]
     return EvalResult(
@@ -172,13 +187,15 @@ def _counts(group: Group) -> tuple[int, int]:
 
 
 def _write(result: EvalResult, out: Path) -> None:
-    if out.exists():
-        out.rmdir()
-    with new_folder(out) as folder:
-        (folder / "summary.json").write_text(json.dumps(result.to_json(), indent=1))
-        with (folder / "results.jsonl").open("w") as file:
-            for rollout in result.rollouts:
-                file.write(json.dumps(rollout.to_json()) + "\n")
+    try:
+        with new_folder(out) as folder:
+            (folder / "summary.json").write_text(json.dumps(result.to_json(), indent=1))
+            with (folder / "results.jsonl").open("w") as file:
+                for rollout in result.rollouts:
+                    file.write(json.dumps(rollout.to_json()) + "\n")
+    except OSError as error:
+        found = ", ".join(f"{name} {estimate.value:.3f}" for name, estimate in result.estimates().items())
+        raise VeriwardError(f"{out}: the results ({found}) were not written ({error.strerror})") from error
 
 
 def flat_metrics(result: EvalResult) -> dict[str, float | None]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sandbox.errors import VeriwardError
 from trainer.algorithm import AlgorithmSettings, OptimizerSettings
-from trainer.batch import Batch, Row, micro_batches, trained_vector
+from trainer.batch import Batch, Row, has_signal, micro_batches, trained_vector
 from trainer.logprobs import token_logprobs
 from trainer.model import load_model
 from trainer.objective import clipped_token_loss, is_clipped, k3, token_weights
@@ -61,17 +61,17 @@ class Learner:
         self.optimizer_steps = 0
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch: `minibatches_per_step` optimiser steps (fewer when it has fewer groups).
+        """Train on a batch: `minibatches_per_step` optimiser steps, fewer when it has fewer groups with a signal.
 
         The ratio is learner over sampler. Metrics are token means over the whole batch, except
         mismatch_*, which compare learner and sampler before the first optimiser step, and loss,
         grad_norm and lr, which are means over the optimiser steps. Raises VeriwardError, with the weights
         as the last optimiser step left them, when a loss or gradient is not finite.
         """
-        minibatches = [part for part in _deal(batch.groups, self.algorithm.minibatches_per_step) if part]
+        minibatches = [part for part in _deal(batch.groups, self.algorithm.minibatches_per_step) if has_signal(part)]
         seen = [self._optimizer_step(rows, batch.temperature) for rows in minibatches]
         if not seen:
-            raise VeriwardError("the batch trains no token: every group is empty, unscored or masked")
+            raise VeriwardError("the batch trains no token: every group is empty, unscored, masked or all alike")
         return _summarise(seen)
 
     def _optimizer_step(self, rows: Sequence[Row], temperature: float) -> dict[str, Tensor | float]:

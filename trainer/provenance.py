@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trainer.checkpoint import file_sha256
 
+_MODEL_FILES = {".safetensors", ".bin", ".json", ".jinja", ".model", ".txt"}
 _DISTRIBUTIONS = ("veriward", "torch", "transformers", "tokenizers", "math-verify", "sympy", "numpy")
 
 
@@ -48,7 +49,7 @@ def model_hash(directory: Path) -> str:
     """sha256 over the names and contents of the weights, the config and the tokenizer."""
     digest = hashlib.sha256()
     for path in sorted(directory.iterdir()):
-        if path.suffix in {".safetensors", ".json", ".jinja"} and path.name != "recipe.json":
+        if path.suffix in _MODEL_FILES and path.name != "recipe.json":
             digest.update(f"{path.name}\0{file_sha256(path)}\n".encode())
     return digest.hexdigest()
 

@@ -10,8 +10,6 @@ import base64
 import hashlib
 import html
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from sandbox.errors import VeriwardError
 from trainer.hostile import visible
 from trainer.report_charts import Chart, run_charts
 from trainer.report_data import Row, RunRecord, number, read_run, verdict_of
+from trainer.run_folder import replace_text
 
 SHOWN_CHARACTERS = 1500
 _ROLLOUT_COLUMNS = {"step": 4, "task": 9, "prompt": 26, "reply": 33, "verdict": 16, "reward": 12}  # per cent
@@ -60,26 +59,12 @@ def write_report(run: Path) -> Path:
     page = _page(read_run(run), get_plotlyjs().replace("\r\n", "\n"))
     path = run / "report.html"
     try:
-        _replace(path, page)
+        replace_text(path, page)
     except OSError as error:
         raise VeriwardError(
             f"{path}: cannot be written ({error.strerror}); free some space or check its rights"
         ) from None
     return path
-
-
-def _replace(path: Path, text: str) -> None:
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".report-", suffix=".html")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-    except BaseException:
-        os.unlink(aside)
-        raise
 
 
 def _page(record: RunRecord, plotly_script: str) -> str:

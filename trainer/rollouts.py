@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from envs.base import Env, Task
 from envs.verification import Verifier, build_reply
 from rewards.composition import RewardTerms, compose_reward
 from rewards.verdict import Verdict
 from trainer.codec import TextCodec
+from trainer.local_policy import LocalPolicy
 from trainer.policy import Policy, Sample, SampleRequest
 from trainer.randomness import sample_key
 from trainer.records import Group, Rollout, Segment
@@ -101,18 +104,39 @@ class Asker:
         rollout.verdict, rollout.reward, rollout.reward_parts = verdict, reward, parts
 
 
-def without_unscored(groups: Sequence[Group]) -> tuple[list[Group], Counter[str]]:
-    """The groups' scored members, and how many left by cause. A group left with fewer than two
-    members has no baseline and is dropped whole."""
+@asynccontextmanager
+async def asking(
+    env: Env, model: Path, terms: RewardTerms, seed: int, max_tokens: int, max_batch_rows: int = 512
+) -> AsyncIterator[Asker]:
+    """An asker over the model's own local policy; both it and the verifier end with the block."""
+    with Verifier(env) as verifier:
+        policy = LocalPolicy(model, max_batch_rows=max_batch_rows)
+        try:
+            codec = TextCodec(policy.tokenizer, policy.stop_ids)
+            yield Asker(env, policy, verifier, codec, terms, seed, max_tokens)
+        finally:
+            await policy.close()
+
+
+def trainable(groups: Sequence[Group], mask_truncated: bool = False) -> tuple[list[Group], Counter[str]]:
+    """The groups' members that may be trained, and how many left by cause: unscored, or truncated
+    where those are masked. A group left with fewer than two has no baseline and is dropped whole."""
     kept, discards = [], Counter[str]()
     for group in groups:
-        scored = [rollout for rollout in group.rollouts if rollout.reward is not None]
-        discards.update(f"unscored: {_cause(rollout.verdict)}" for rollout in group.rollouts if rollout.reward is None)
-        if len(scored) >= 2:
-            kept.append(Group(group.task_id, group.visit, scored))
-        else:
-            discards["group too small"] += len(scored)
+        causes = [_why_not_trained(rollout, mask_truncated) for rollout in group.rollouts]
+        discards.update(cause for cause in causes if cause)
+        members = [rollout for rollout, cause in zip(group.rollouts, causes, strict=True) if not cause]
+        if len(members) >= 2:
+            kept.append(Group(group.task_id, group.visit, members))
+        elif members:
+            discards["group too small"] += 1
     return kept, discards
+
+
+def _why_not_trained(rollout: Rollout, mask_truncated: bool) -> str:
+    if rollout.reward is None:
+        return f"unscored: {_cause(rollout.verdict)}"
+    return "truncated" if mask_truncated and rollout.finish_reason == "length" else ""
 
 
 def _cause(verdict: Verdict | None) -> str:

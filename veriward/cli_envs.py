@@ -120,7 +120,8 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _eval(args: argparse.Namespace) -> int:
-    """Sample replies to an environment's tasks and estimate pass@k without bias, with 95% intervals over tasks."""
+    """Sample replies to an environment's tasks and estimate pass@k without bias, with 95% intervals over tasks; the
+    exit code is 1 when no reply could be scored."""
     from trainer.evaluation import evaluate
     from veriward.progress import shown_progress
 
@@ -140,9 +141,10 @@ def _eval(args: argparse.Namespace) -> int:
             progress=progress,
         )
     data = result.to_json()
+    code = int(all(found.tasks == 0 for found in result.estimates().values()))
     if args.json:
         say_json(data)
-        return 0
+        return code
     say_table(
         f"{result.env}, {args.split} tasks, {args.samples} samples each, with 95% intervals",
         ["", "value", "tasks"],
@@ -150,7 +152,7 @@ def _eval(args: argparse.Namespace) -> int:
     )
     for cause, count in result.unscored.items():
         say(f"unscored: {count} replies ({cause})")
-    return 0
+    return code
 
 
 def _load(args: argparse.Namespace) -> Env:
@@ -211,15 +213,12 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 def _option(text: str) -> tuple[str, Any]:
     """`digits=3` as TOML says it; what is no TOML value is text."""
-    import tomllib
+    from trainer.config import toml_value
 
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise ConfigError(f"--env-option {text}: write it as key=value, for example digits=3")
-    try:
-        return name, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name, value
+    return name, toml_value(value)
 
 
 def _positive(text: str) -> int:

@@ -17,6 +17,7 @@ from sandbox.errors import VeriwardError
 from tests.trainer.tiny import save_tiny
 from trainer.checkpoint import CheckpointError, latest_checkpoint
 from trainer.config import RunConfig, config_from
+from trainer.interrupts import RunInterrupted
 from trainer.train import resume, train
 
 ENV = str(Path(__file__).with_name("coin_env.py"))
@@ -225,3 +226,136 @@ def test_a_full_disk_while_saving_is_one_line_and_no_half_checkpoint(fits, llama
     assert last.startswith("veriward: ")
     assert "checkpoint not saved" in last
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", [("evaluating test", 3), ("training", 1), ("evaluating dev", 2)])
+def test_ctrl_c_at_any_moment_leaves_a_run_that_goes_on_to_the_same_end(moment, llama, tmp_path):
+    whole = config(llama, steps=4, checkpoint={"every_steps": 3})
+    train(whole, tmp_path / "whole")
+    asked = []
+
+    def interrupt(phase, done, total, note=""):
+        if (phase, done) == moment and not asked:
+            asked.append(phase)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(RunInterrupted, match="veriward resume"):
+        train(whole, tmp_path / "parts", progress=interrupt)
+    resume(tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("place", ["trainer.run_folder.os.truncate", "trainer.checkpoint.os.rename"])
+def test_a_resume_that_is_killed_half_way_can_be_resumed(place, llama, tmp_path):
+    """While the record is cut back, and while the next checkpoint is put in its place."""
+    train(config(llama, steps=4), tmp_path / "whole")
+    train(config(llama, steps=2), tmp_path / "parts")
+    with (tmp_path / "parts" / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')  # as a kill while it was written leaves it
+    code = (
+        "import os, sys; from unittest import mock; from trainer.train import resume\n"
+        "def die(*arguments): os.kill(os.getpid(), 9)\n"
+        f"with mock.patch({place!r}, die): resume(sys.argv[1], steps=4)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path / "parts")], cwd=ROOT, check=False)
+    assert killed.returncode == -9
+    resume(tmp_path / "parts", steps=4)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    left = [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()]
+    assert sorted(left) == ["step-000003", "step-000004"]
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "rollouts/step-000002.jsonl"])
+def test_a_disk_that_fills_up_between_checkpoints_is_one_line_and_nothing_is_lost(file, llama, tmp_path):
+    """/dev/full takes no byte, as a full disk does."""
+    whole = config(llama, steps=3)
+    train(whole, tmp_path / "whole")
+    target, kept = tmp_path / "parts" / file, tmp_path / "kept"
+
+    def fill(phase, done, total, note=""):
+        if (phase, done) == ("training", 1):
+            if target.exists():
+                target.rename(kept)
+            target.symlink_to("/dev/full")
+
+    with pytest.raises(VeriwardError, match=r"cannot be written \(No space left.*veriward resume") as full:
+        train(whole, tmp_path / "parts", progress=fill)
+    assert "\n" not in str(full.value)
+    target.unlink()
+    if kept.exists():
+        kept.rename(target)
+    resume(tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_two_processes_never_work_on_one_run(llama, tmp_path):
+    train(config(llama), tmp_path / "run")
+    seen = []
+
+    def second(phase, done, total, note=""):
+        if not seen:
+            seen.append(phase)
+            with pytest.raises(VeriwardError, match="another process works on this run"):
+                resume(tmp_path / "run", steps=5)
+
+    resume(tmp_path / "run", steps=3, progress=second)
+    assert seen
+    assert latest_checkpoint(tmp_path / "run" / "checkpoints").name == "step-000003"
+
+
+def test_a_resume_that_is_refused_changes_nothing(llama, tmp_path):
+    """It once wrote its config first, and the run then was further than its config asked."""
+    train(config(llama, steps=3), tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(VeriwardError, match="at step 3 already; give --steps above"):
+        resume(tmp_path / "run", steps=1)
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+def test_a_record_shorter_than_its_checkpoint_is_refused_not_filled_with_zeros(llama, tmp_path):
+    train(config(llama), tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:50])
+    with pytest.raises(VeriwardError, match="holds 50 bytes"):
+        resume(tmp_path / "run", steps=3)
+    assert metrics.stat().st_size == 50
+
+
+def test_a_run_can_be_resumed_from_another_folder(llama, tmp_path, monkeypatch):
+    (tmp_path / "env.py").write_text(Path(ENV).read_text())
+    monkeypatch.chdir(tmp_path)
+    relative = config(Path(os.path.relpath(llama)), env={"name": "env.py"})
+    train(relative, "run")
+    monkeypatch.chdir("/")
+    assert resume(tmp_path / "run", steps=3).fields["steps"] == 3
+
+
+def test_other_train_tasks_are_not_resumed_with(llama, tmp_path):
+    """NVIDIA-NeMo/RL#2519: the cursor went on into other data."""
+    train(config(llama), tmp_path / "run")
+    path = tmp_path / "run" / "config.toml"
+    path.write_text(path.read_text().replace('outcome = "coin"', 'outcome = "coin"\ntrain_size = 49'))
+    with pytest.raises(CheckpointError, match="made with train_hash"):
+        resume(tmp_path / "run", steps=4)
+
+
+def test_a_step_whose_replies_are_all_masked_moves_no_weight_and_the_run_says_why(llama, tmp_path):
+    masked = config(llama, steps=9, policy={"max_tokens": 1}, groups={"max_steps_without_signal": 2})
+    data = {**masked.model_dump(), "algorithm": {"mask_truncated": True}}
+    with pytest.raises(VeriwardError, match=r"truncated and masked, so give a longer policy\.max_tokens"):
+        train(config_from(data, "test"), tmp_path / "run")
+    steps = [line for line in lines(tmp_path / "run/metrics.jsonl") if line["kind"] == "train"]
+    assert steps[0]["discards/truncated"] > 0
+    end = latest_checkpoint(tmp_path / "run" / "checkpoints")
+    assert (end / "model.safetensors").read_bytes() == _saved_again(llama, tmp_path)
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "rloo", "dr_grpo"])
+def test_a_train_split_of_one_task_and_every_advantage_train(advantage, llama, tmp_path):
+    small = config(llama, env={"options": {"train_size": 1}}, groups={"tasks_per_step": 3, "group_size": 6})
+    data = {**small.model_dump(), "algorithm": {"advantage": advantage}}
+    train(config_from(data, "test"), tmp_path / "run")
+    for path in (tmp_path / "run" / "rollouts").iterdir():
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        names = {(row["task_id"], row["visit"], row["sample"]) for row in rows}
+        assert len(names) == len(rows) >= 3 * 6
