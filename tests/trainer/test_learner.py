@@ -266,6 +266,19 @@ def test_groups_are_dealt_to_minibatches_in_order(folders):
         )
 
 
+def test_a_minibatch_whose_rollouts_are_all_alike_makes_no_optimiser_step(folders):
+    """AdamW would move by its momentum on the zero gradient."""
+    groups = ragged_groups()[:2]
+    for rollout in groups[1].rollouts:
+        rollout.reward = 1.0
+    algorithm = AlgorithmSettings(minibatches_per_step=2)
+    learner = Learner(folders["llama"], algorithm, device="cpu")
+    assert learner.step(build_batch(groups, algorithm))["optimizer_steps"] == 1
+    with pytest.raises(VeriwardError, match="all alike"):
+        learner.step(build_batch(groups[1:], algorithm))
+    assert learner.optimizer_steps == 1
+
+
 def test_the_learning_rate_warms_up_and_stays(folders):
     algorithm = AlgorithmSettings(**ONE)
     learner = Learner(folders["llama"], algorithm, OptimizerSettings(lr=1e-3, warmup_steps=3), "cpu")

@@ -17,7 +17,7 @@ from sandbox.errors import VeriwardError
 from tests.trainer.tiny import save_tiny
 from trainer.checkpoint import CheckpointError, latest_checkpoint
 from trainer.config import RunConfig, config_from
-from trainer.interrupts import RunInterrupted
+from trainer.interrupts import Interrupts, RunInterrupted
 from trainer.train import resume, train
 
 ENV = str(Path(__file__).with_name("coin_env.py"))
@@ -72,7 +72,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_two_steps_move_the_weights_of_any_small_causal_model(kind, tmp_path):
     model = save_tiny(kind, tmp_path / kind)
-    summary = train(config(model), tmp_path / "run")
+    summary = train(config(model, policy={"temperature": 0.7}), tmp_path / "run")
     before, after = (
         load_file(model / "model.safetensors"),
         load_file(tmp_path / "run/checkpoints/step-000002/model.safetensors"),
@@ -241,6 +241,25 @@ def test_ctrl_c_at_any_moment_leaves_a_run_that_goes_on_to_the_same_end(moment, 
 
     with pytest.raises(RunInterrupted, match="veriward resume"):
         train(whole, tmp_path / "parts", progress=interrupt)
+    resume(tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_stop_between_two_rounds_of_a_step_skips_no_task(llama, tmp_path, monkeypatch):
+    """The rounds sampled so far are given up, so their tasks must be asked again."""
+    whole = config(llama, steps=2, outcome="always wrong")
+    train(whole, tmp_path / "whole")
+    calls, check = [], Interrupts.check
+
+    def stop_at_the_second_round(self):
+        calls.append("test, dev, first round, second round")
+        self._asked = len(calls) == 4
+        check(self)
+
+    monkeypatch.setattr(Interrupts, "check", stop_at_the_second_round)
+    with pytest.raises(RunInterrupted):
+        train(whole, tmp_path / "parts")
+    monkeypatch.undo()
     resume(tmp_path / "parts")
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
