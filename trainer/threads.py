@@ -17,6 +17,6 @@ def settle_threads(model: Path) -> None:
     on two busy cores the trainer's tests took 101 CPU-seconds with it and 22 without. One thread also
     sums in one order, so that a run's bits do not depend on the number of cores.
     """
-    weights = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    weights = sum(path.stat().st_size for path in model.iterdir() if path.suffix in {".safetensors", ".bin"})
     if "OMP_NUM_THREADS" not in os.environ and weights < _SMALL_WEIGHTS_BYTES:
         torch.set_num_threads(1)
