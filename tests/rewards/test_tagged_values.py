@@ -137,7 +137,9 @@ def _nested(levels: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "value", [AlwaysEqual(), [AlwaysEqual()], iter([1]), len, _nested(MAX_DEPTH + 1), [0] * 300_000], ids=str
+    "value",
+    [AlwaysEqual(), [AlwaysEqual()], iter([1]), len, _nested(MAX_DEPTH + 1), [0] * 300_000],
+    ids=["an object", "an object inside", "an iterator", "a function", "too deep", "too long"],
 )
 def test_what_is_not_plain_or_too_large_does_not_cross(value: Any) -> None:
     with pytest.raises(NotPlain):
