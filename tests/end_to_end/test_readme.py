@@ -25,7 +25,12 @@ def run(arguments: list[str], folder: Path) -> str:
 
 
 def test_every_block_is_covered_by_a_test_here_or_is_a_make_line_or_output():
-    covered = {*blocks("python", ""), *blocks("sh", "veriward train ./my_env.py"), *blocks("sh", "make "), *blocks("text", "")}
+    covered = {
+        *blocks("python", ""),
+        *blocks("sh", "veriward train ./my_env.py"),
+        *blocks("sh", "make "),
+        *blocks("text", ""),
+    }
     assert [text for _, text in BLOCKS if text not in covered] == []
 
 
