@@ -137,20 +137,22 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
-def load_config(source: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """The config of a TOML file, a preset's name, or an environment (then all else is default).
+def load_config(source: str | Path | RunConfig, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of a TOML file, a preset's name, or an environment (then all else is default); or a config itself.
 
     overrides: `section.key=value`, the value as TOML, or bare text. Raises ConfigError.
     """
-    if (PRESETS / f"{source}.toml").is_file():
+    if isinstance(source, RunConfig):
+        data, source = source.model_dump(), "config"
+    elif (PRESETS / f"{source}.toml").is_file():
         data = _read_toml(PRESETS / f"{source}.toml")
-    elif source.endswith(".toml"):
+    elif (source := str(source)).endswith(".toml"):
         data = _read_toml(Path(source))
     else:
         data = {"name": _slug(source), "env": {"name": source}}
     for override in overrides:
         _override(data, override)
-    return config_from(data, source)
+    return config_from(data, str(source))
 
 
 def config_from(data: dict[str, Any], source: str) -> RunConfig:

@@ -76,7 +76,7 @@ def evaluate(
     max_tokens: int = 64,
     seed: int = 0,
     env_options: dict[str, Any] | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> EvalResult:
     """Evaluate the model directory on a split; with `out`, write summary.json and results.jsonl there.
@@ -86,8 +86,9 @@ def evaluate(
     Safe inside a running event loop.
     """
     _refuse_impossible(samples, k, limit, temperature)
-    if out is not None:
-        _make_empty(out)
+    home = None if out is None else Path(out)
+    if home is not None:
+        _make_empty(home)
     loaded_env = load_env(env, **(env_options or {})) if isinstance(env, str) else env
     directory = resolve_model(str(model))
     tasks = check_tasks(loaded_env, [split])[split][:limit]
@@ -110,8 +111,8 @@ def evaluate(
         "wall_s": round(time.monotonic() - started, 3),
         "cpu_s": round(cpu_seconds() - cpu_started, 3),
     }
-    if out is not None:
-        _write(result, out)
+    if home is not None:
+        _write(result, home)
     return result
 
 

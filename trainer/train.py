@@ -7,7 +7,7 @@ checkpoint when it does, and goes on from one as if it had never stopped.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from sandbox.errors import VeriwardError
 from trainer.batch import build_batch
 from trainer.blocking import run_blocking
 from trainer.checkpoint import latest_checkpoint, list_checkpoints
-from trainer.config import RunConfig, config_from
+from trainer.config import RunConfig, config_from, load_config
 from trainer.dynamic_sampling import StepGroups, collect_step
 from trainer.evaluation import EvalResult, Progress, evaluate_policy, flat_metrics
 from trainer.interrupts import Interrupts
@@ -49,12 +49,22 @@ class RunSummary:
         return {"run": str(self.run), "report": str(self.report), **self.fields}
 
 
-def train(config: RunConfig, out: Path | str | None = None, *, progress: Progress | None = None) -> RunSummary:
-    """Train from the config's model in a new folder `out` (default runs/<name>-<time>); blocks.
+def train(
+    source: RunConfig | str | Path,
+    out: Path | str | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> RunSummary:
+    """Train as `source` says, in a new folder `out` (default runs/<name>-<time>); blocks.
+
+    source: what `veriward train` takes: a preset, a .toml file, or an env (name, package.module:Class,
+    path); or a RunConfig. overrides: `section.key=value`, as `--set` takes them.
 
     Raises ConfigError before anything starts, VeriwardError when the run cannot go on, RunInterrupted
     when it was asked to stop; the run is then resumable.
     """
+    config = load_config(source, overrides)
     home = Path(out) if out is not None else default_folder(config)
 
     @contextmanager

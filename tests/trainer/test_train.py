@@ -93,6 +93,19 @@ def test_run_n_equals_run_k_plus_resume_bit_for_bit(llama, tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
+def test_python_takes_what_the_command_line_takes(llama, tmp_path):
+    """From the public name alone: a path and overrides, no class of ours."""
+    import veriward
+
+    (tmp_path / "mine.toml").write_text(config(llama, steps=2).to_toml())
+    for source in (str(tmp_path / "mine.toml"), tmp_path / "mine.toml", config(llama)):
+        out = tmp_path / type(source).__name__
+        assert veriward.train(source, str(out), overrides=["steps=1"]).fields["steps"] == 1
+    found = veriward.evaluate(ENV, llama, samples=1, k=(1,), limit=1, max_tokens=2, out=str(tmp_path / "eval"))
+    assert found.samples == 1
+    assert (tmp_path / "eval" / "summary.json").is_file()
+
+
 def test_another_seed_is_another_run(llama, tmp_path):
     """Without this, the test above could pass on a run that draws nothing."""
     for seed in (0, 1):
