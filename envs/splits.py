@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
-from envs.base import SPLITS, Env, Split, Task
+from envs.base import SPLITS, Env, Golden, Split, Task
 from envs.loading import described
 from sandbox.errors import VeriwardError
 
@@ -31,17 +32,17 @@ class Overlap:
         return f"{self.kind} overlap of {pair}"
 
 
-def check_tasks(env: Env, splits: Iterable[Split] = SPLITS) -> dict[Split, list[Task]]:
-    """All tasks of the splits, each checked.
+def check_tasks(env: Env, splits: Iterable[Split] = SPLITS, *, at_most: int | None = None) -> dict[Split, list[Task]]:
+    """All tasks of the splits, or the first `at_most` of each, each checked.
 
     Raises VeriwardError, naming the task and what to do, for an empty split, a prompt that is no
     list of messages, no reference, a reference or metadata that is not plain JSON, a wrong split,
     an id that is used twice, and for whatever the env's `tasks` raises.
     """
-    seen: set[str] = set()
+    seen: dict[str, Split] = {}
     checked: dict[Split, list[Task]] = {}
     for split in splits:
-        tasks = read_split(env, split)
+        tasks = read_split(env, split, at_most=at_most)
         if not tasks:
             raise VeriwardError(f'env {env.name}: the {split} split is empty; tasks("{split}") must yield tasks')
         for index, task in enumerate(tasks):
@@ -50,20 +51,52 @@ def check_tasks(env: Env, splits: Iterable[Split] = SPLITS) -> dict[Split, list[
                 task_id = task.id if isinstance(task, Task) else f"number {index}"
                 raise VeriwardError(f"env {env.name}: {split} task {task_id}: {fault}")
             if task.id in seen:
-                raise VeriwardError(f"env {env.name}: {split} task {task.id}: its id is used twice; make ids unique")
-            seen.add(task.id)
+                hint = _split_hint(tasks, seen, split)
+                raise VeriwardError(
+                    f"env {env.name}: {split} task {task.id}: its id is used twice; make ids unique in all splits{hint}"
+                )
+            seen[task.id] = split
         checked[split] = tasks
     return checked
 
 
-def read_split(env: Env, split: Split) -> list[Task]:
-    """The tasks of a split, unchecked. Raises VeriwardError for whatever the env's `tasks` raises."""
+def read_split(env: Env, split: Split, *, at_most: int | None = None) -> list[Task]:
+    """The tasks of a split, or the first `at_most`, unchecked. Raises VeriwardError for whatever the
+    env's `tasks` raises, and when it returns nothing to go through."""
+    return _read(env, f'tasks("{split}")', lambda: env.tasks(split), "Task", at_most)
+
+
+def check_golden(env: Env) -> list[Golden]:
+    """The env's golden cases, none when it has none. Raises VeriwardError for one that is no Golden or
+    whose task is not sound, and for whatever the env's `golden` raises."""
+    cases = _read(env, "golden()", env.golden, "Golden")
+    for index, case in enumerate(cases):
+        if not isinstance(case, Golden):
+            raise VeriwardError(
+                f"env {env.name}: golden case {index} is a {type(case).__name__}; golden must yield Golden objects"
+            )
+        if fault := _fault(case.task, getattr(case.task, "split", "dev")):
+            raise VeriwardError(f"env {env.name}: task of golden case {index}: {fault}")
+    return cases
+
+
+def _read(env: Env, call: str, made: Callable[[], Iterable[Any]], kind: str, at_most: int | None = None) -> list[Any]:
     try:
-        return list(env.tasks(split))
+        found = made()
+        if isinstance(found, Iterable):
+            return list(islice(found, at_most))
     except VeriwardError:
         raise
     except Exception as error:
-        raise VeriwardError(f'env {env.name}: tasks("{split}") raised {described(error)}') from error
+        raise VeriwardError(f"env {env.name}: {call} raised {described(error)}") from error
+    raise VeriwardError(f"env {env.name}: {call} returned {found!r:.80}; it must yield {kind} objects")
+
+
+def _split_hint(tasks: Sequence[Task], seen: Mapping[str, Split], split: Split) -> str:
+    """Where every id of a split was seen in another, its argument was probably not looked at."""
+    ids = {task.id for task in tasks if isinstance(task, Task)}
+    is_ignored = all(seen.get(task_id, split) != split for task_id in ids)
+    return " (every id is an earlier split's: does tasks(split) use its argument?)" if is_ignored else ""
 
 
 def find_overlaps(env: Env, tasks: Mapping[Split, Sequence[Task]] | None = None) -> list[Overlap]:

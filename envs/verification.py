@@ -21,6 +21,7 @@ from typing import Any
 from envs.base import Env, EnvSpec, Message, Reply, Task
 from envs.loading import described
 from envs.registry import load_env
+from envs.splits import check_golden
 from rewards.verdict import Verdict
 from rewards.workers import Outcome, WorkerPool
 from sandbox.errors import ConfigError, VeriwardError
@@ -40,7 +41,7 @@ class Verifier:
     workers  worker processes, started when first needed; an inline env needs none.
 
     Raises ConfigError for an env that a worker could not load again (one made by hand and not
-    inline), VeriwardError when its `golden` raises, and what its `prepare` raises.
+    inline), VeriwardError when its `golden` raises or yields no sound cases, and what its `prepare` raises.
     """
 
     def __init__(self, env: Env, *, wall_s: float = 10.0, workers: int = 2) -> None:
@@ -132,10 +133,7 @@ async def judge(env: Env, task: Task, reply: Reply) -> Verdict:
 
 
 def _known_good_text(env: Env) -> str | None:
-    try:
-        return next((case.text for case in env.golden() if case.status == "correct"), None)
-    except Exception as error:
-        raise VeriwardError(f"env {env.name}: golden() raised {described(error)}") from error
+    return next((case.text for case in check_golden(env) if case.status == "correct"), None)
 
 
 async def _judge_here(env: Env, task: Task, reply: Reply) -> Verdict | _Raised:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from rewards.verdict import Verdict
 
 REPLY_BYTES = 4 << 20
+SHOWN_IDS = 3
 
 
 def add_verbs(verbs: Any) -> None:
@@ -24,7 +24,7 @@ def add_verbs(verbs: Any) -> None:
     envs.set_defaults(verb=_envs)
 
     show = verbs.add_parser(
-        "show", help="a task of an environment, a golden reply, its verdict", description=_show.__doc__
+        "show", help="a task of an environment, some ids, a golden reply and its verdict", description=_show.__doc__
     )
     _add_env(show)
     show.set_defaults(verb=_show)
@@ -39,7 +39,7 @@ def add_verbs(verbs: Any) -> None:
     _add_env(evaluate)
     evaluate.add_argument("--model", required=True, metavar="PATH", help="a causal-LM directory, or an embedded model")
     evaluate.add_argument("-n", "--samples", type=_positive, default=8, help="replies sampled a task (default 8)")
-    evaluate.add_argument("-k", type=_positives, default=(1, 8), metavar="1,8", help="the k of pass@k (default 1,8)")
+    evaluate.add_argument("-k", type=_positives, metavar="1,8", help="the k of pass@k (default: 1 and -n)")
     evaluate.add_argument("--split", choices=("train", "dev", "test"), default="test")
     evaluate.add_argument("--limit", type=_positive, metavar="N", help="only the first N tasks")
     evaluate.add_argument("--temperature", type=float, default=1.0)
@@ -82,27 +82,36 @@ def _envs(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    """Show a task of an environment, a golden reply (one whose verdict is known), and the verdict it gets."""
+    """Show a task of an environment as the policy sees it, a golden reply (one whose verdict is known) with the
+    verdict it gets, if there is one, and the first task ids of each split."""
+    from envs.splits import check_golden, check_tasks
+
     env = _load(args)
-    golden = next(iter(env.golden()), None)
-    if golden is None:
-        raise VeriwardError(
-            f"env {env.name} has no golden cases; give it a golden() that yields replies with a known status"
-        )
-    verdict = _judge(env, golden.task, golden.text)
+    goldens = check_golden(env)
+    firsts = check_tasks(env, at_most=SHOWN_IDS)
+    ids = {split: [task.id for task in tasks] for split, tasks in firsts.items()}
+    golden = goldens[0] if goldens else None
+    task = golden.task if golden else firsts["dev"][0]
+    verdict = _judge(env, task, golden.text) if golden else None
+    messages = env.messages(task)
     if args.json:
-        task = golden.task.to_json()
         say_json(
-            {"env": env.name, "env_version": env.version, "task": task, "reply": golden.text}
-            | {"expected_status": golden.status, "verdict": verdict.to_json()}
+            {"env": env.name, "env_version": env.version, "task": task.to_json(), "messages": messages, "ids": ids}
+            | {"reply": golden and golden.text, "expected_status": golden and golden.status}
+            | {"verdict": verdict and verdict.to_json()}
         )
         return 0
     say(f"env {env.name} version {env.version}")
-    say(f"task {golden.task.id} ({golden.task.split})")
-    for message in golden.task.prompt:
+    for split, first in ids.items():
+        say(f"{split} tasks begin with: {', '.join(first)}")
+    say(f"task {task.id} ({task.split})")
+    for message in messages:
         say_block(f"{message['role']}:", str(message["content"]))
-    say_block(f"golden reply ({golden.why or 'must be ' + golden.status}):", golden.text)
-    _say_verdict(verdict)
+    if golden and verdict:
+        say_block(f"golden reply ({golden.why or 'must be ' + golden.status}):", golden.text)
+        _say_verdict(verdict)
+    else:
+        say("no golden cases; a golden() that yields replies with a known status gives some")
     return 0
 
 
@@ -110,7 +119,7 @@ def _verify(args: argparse.Namespace) -> int:
     """Verify the reply in a file against a task; the exit code is 1 when the verifier itself failed (unscored)."""
     text = _read_reply(args.reply)
     env = _load(args)
-    task = _find_task(env, args.task)
+    task = _find_task(env, args.task, args.env)
     verdict = _judge(env, task, text)
     if args.json:
         say_json({"env": env.name, "env_version": env.version, "task": task.id, "verdict": verdict.to_json()})
@@ -130,7 +139,7 @@ def _eval(args: argparse.Namespace) -> int:
             args.env,
             args.model,
             samples=args.samples,
-            k=args.k,
+            k=args.k or sorted({1, args.samples}),
             split=args.split,
             limit=args.limit,
             temperature=args.temperature,
@@ -168,14 +177,17 @@ def _judge(env: Env, task: Task, text: str) -> Verdict:
         return verifier.verdict_sync(task, build_reply(env, text, env.messages(task)))
 
 
-def _find_task(env: Env, task_id: str) -> Task:
-    """Golden cases and small splits first: a train split may be long."""
-    goldens = (golden.task for golden in env.golden())
+def _find_task(env: Env, task_id: str, name: str) -> Task:
+    """Golden cases and small splits first: a train split may be long. `name` is what the user calls the env."""
+    from envs.splits import check_golden, check_tasks
+
     splits: tuple[Split, ...] = ("dev", "test", "train")
-    for task in chain(goldens, *(env.tasks(split) for split in splits)):
-        if task.id == task_id:
-            return task
-    raise VeriwardError(f"env {env.name} has no task {task_id!r}; `veriward show {env.name}` prints one with its id")
+    found = next((golden.task for golden in check_golden(env) if golden.task.id == task_id), None)
+    for split in splits:
+        found = found or next((task for task in check_tasks(env, [split])[split] if task.id == task_id), None)
+        if found:
+            return found
+    raise VeriwardError(f"env {env.name} has no task {task_id!r}; `veriward show {name}` lists some ids of each split")
 
 
 def _read_reply(name: str) -> str:
@@ -222,11 +234,13 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+    return int(text)
 
 
 def _positives(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in text.split(","))
+    try:
+        return tuple(_positive(part) for part in text.split(","))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers of 1 or more, as in 1,8") from None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 from typing import Any
 
 import pytest
 
 from envs.arithmetic import Arithmetic
 from envs.arithmetic import make_task as make_expression
-from envs.base import SPLITS, Env, Reply, Split, Task
+from envs.base import SPLITS, Env, Golden, Reply, Split, Task
 from envs.program import ProgramEnv
 from envs.program import make_task as make_program
-from envs.splits import check_disjoint, check_tasks, find_overlaps
+from envs.splits import check_disjoint, check_golden, check_tasks, find_overlaps
 from sandbox.errors import VeriwardError
 
 ASK = [{"role": "user", "content": "Say yes."}]
@@ -75,6 +76,51 @@ def test_an_id_used_in_two_splits_is_an_error() -> None:
     given["test"] = [Task("train-0", ASK, 1, "test")]
     with pytest.raises(VeriwardError, match="test task train-0: its id is used twice"):
         check_tasks(Given(given))
+
+
+def test_a_split_that_is_another_over_again_hints_at_the_argument() -> None:
+    given = _sound()
+    given["dev"] = [Task("train-0", ASK, 1, "dev")]
+    with pytest.raises(VeriwardError, match=r"does tasks\(split\) use its argument\?"):
+        check_tasks(Given(given))
+    given["dev"].append(Task("dev-0", ASK, 1, "dev"))
+    with pytest.raises(VeriwardError, match=r"make ids unique in all splits$"):
+        check_tasks(Given(given))
+
+
+def test_tasks_that_returns_nothing_to_go_through_is_one_line() -> None:
+    with pytest.raises(VeriwardError, match=r'env given: tasks\("dev"\) returned None; it must yield Task objects'):
+        check_tasks(Given(_sound() | {"dev": None}))  # type: ignore[dict-item]
+
+
+def test_at_most_so_many_tasks_are_read() -> None:
+    class Endless(Given):
+        def tasks(self, split: Split) -> Iterable[Task]:
+            return (Task(f"{split}-{number}", ASK, 1, split) for number in count())
+
+    found = check_tasks(Endless({}), at_most=2)
+    assert [[task.id for task in tasks] for tasks in found.values()] == [
+        ["train-0", "train-1"],
+        ["dev-0", "dev-1"],
+        ["test-0", "test-1"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cases", "message"),
+    [
+        (None, r"golden\(\) returned None; it must yield Golden objects"),
+        (["14"], "golden case 0 is a str; golden must yield Golden objects"),
+        ([Golden(Task("a", ASK, (1,), "dev"), "1", "correct")], "task of golden case 0: reference and metadata change"),
+    ],
+)
+def test_golden_cases_are_checked_too(cases: Any, message: str) -> None:
+    class Shown(Given):
+        def golden(self) -> Any:
+            return cases
+
+    with pytest.raises(VeriwardError, match=message):
+        check_golden(Shown(_sound()))
 
 
 def test_what_the_authors_tasks_raises_is_one_line_with_its_place() -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandbox.errors import VeriwardError
 from trainer.config import load_config, preset_names
 from veriward import progress
 from veriward.cli import main
@@ -115,6 +116,22 @@ def test_python_m_veriward_is_the_same_command() -> None:
     assert done.stdout.startswith("veriward ")
 
 
+PLAIN_ENV = """
+from veriward import Env, Task
+
+class Plain(Env):
+    version = "1"
+    inline = True
+    system_prompt = "Be brief."
+
+    def tasks(self, split):
+        for number in range(5):
+            yield Task(f"{split}-{number}", [{"role": "user", "content": f"Say {split} {number}."}], number, split)
+
+    def verify(self, task, reply):
+        return reply.text == str(task.reference)
+"""
+
 BAD_INPUT = {
     "missing config": (["train", "{here}/none.toml"], "none.toml: no such file"),
     "broken TOML": (["train", "{here}/broken.toml"], "not valid TOML"),
@@ -129,7 +146,7 @@ BAD_INPUT = {
     "report of nothing": (["report", "{here}/none"], "no such folder"),
     "report of no run": (["report", "{here}"], "not a run folder"),
     "unknown env": (["show", "arithmetics"], "did you mean arithmetic"),
-    "missing env file": (["show", "{here}/none.py"], "none.py"),
+    "missing env file": (["show", "{here}/gone.py"], "gone.py"),
     "env file with a mistake": (["show", "{here}/mistake.py"], "SyntaxError"),
     "env option without value": (["show", "arithmetic", "--env-option", "seed"], "key=value"),
     "unknown env option": (["show", "arithmetic", "--env-option", "sed=1"], "did you mean seed"),
@@ -138,6 +155,23 @@ BAD_INPUT = {
     "reply is a folder": (["verify", "arithmetic", "--task", "x", "--reply", "{here}"], "directory"),
     "binary reply": (["verify", "arithmetic", "--task", "x", "--reply", "{here}/binary.toml"], "not UTF-8"),
     "unknown task": (["verify", "arithmetic", "--task", "x", "--reply", "{here}/reply.txt"], "no task 'x'"),
+    "unknown task of a file": (
+        ["verify", "{here}/plain.py", "--task", "x", "--reply", "{here}/reply.txt"],
+        "`veriward show {here}/plain.py` lists some ids",
+    ),
+    "golden that raises": (["show", "{here}/golden.py"], "env plain: golden() raised ZeroDivisionError"),
+    "golden that raises, in verify": (
+        ["verify", "{here}/golden.py", "--task", "dev-0", "--reply", "{here}/reply.txt"],
+        "env plain: golden() raised ZeroDivisionError",
+    ),
+    "tasks that are None": (
+        ["verify", "{here}/none.py", "--task", "x", "--reply", "{here}/reply.txt"],
+        'env plain: tasks("dev") returned None',
+    ),
+    "a task that train would refuse": (
+        ["verify", "{here}/text.py", "--task", "dev-0", "--reply", "{here}/reply.txt"],
+        "dev task dev-0: prompt is no list of messages",
+    ),
     "hostile task id": (["verify", "arithmetic", "--task", HOSTILE, "--reply", "{here}/reply.txt"], "no task"),
 }
 
@@ -148,13 +182,19 @@ def test_bad_input_is_one_line_and_exit_1(case: str, tmp_path: Path, capsys: pyt
     written(tmp_path / "binary.toml", b"\x00\xff\xfe")
     written(tmp_path / "mistake.py", "class Broken(:\n")
     written(tmp_path / "reply.txt", "14")
+    written(tmp_path / "plain.py", PLAIN_ENV)
+    written(tmp_path / "golden.py", PLAIN_ENV + "    def golden(self):\n        return [1 / 0]\n")
+    written(tmp_path / "none.py", PLAIN_ENV + "    def tasks(self, split):\n        return None\n")
+    written(
+        tmp_path / "text.py", PLAIN_ENV.replace('[{"role": "user", "content": f"Say {split} {number}."}]', '"Say."')
+    )
     argv, fragment = BAD_INPUT[case]
     code = main([part.replace("{here}", str(tmp_path)) for part in argv])
     out, err = capsys.readouterr()
     assert (code, out) == (1, "")
     assert err.startswith("veriward: ")
     assert err.count("\n") == 1
-    assert fragment in err
+    assert fragment.replace("{here}", str(tmp_path)) in err
     assert is_safe(err)
 
 
@@ -204,6 +244,64 @@ def test_show_gives_a_task_a_golden_reply_and_the_verdict_it_must_get(
     assert shown["task"]["prompt"]  # type: ignore[index]
     assert main(["show", env]) == 0
     assert f"verdict: {shown['expected_status']}" in capsys.readouterr().out
+
+
+def test_show_without_golden_cases_gives_a_task_as_the_policy_sees_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = written(tmp_path / "plain.py", PLAIN_ENV)
+    assert main(["show", env]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "env plain version 1",
+        "train tasks begin with: train-0, train-1, train-2",
+        "dev tasks begin with: dev-0, dev-1, dev-2",
+        "test tasks begin with: test-0, test-1, test-2",
+        "task dev-0 (dev)",
+        "system:",
+        "  Be brief.",
+        "user:",
+        "  Say dev 0.",
+        "no golden cases; a golden() that yields replies with a known status gives some",
+    ]
+    assert main(["show", env, "--json"]) == 0
+    shown = object_on_stdout(capsys)
+    assert shown["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Say dev 0."},
+    ]
+    assert (shown["reply"], shown["expected_status"], shown["verdict"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["-k", "a,b"], "'a,b': give whole numbers of 1 or more, as in 1,8"),
+        (["-n", "x"], "'x' is no whole number of 1 or more"),
+    ],
+)
+def test_a_number_that_is_none_is_said_without_our_own_names(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["eval", "arithmetic", "--model", "base", *argv])
+    assert capsys.readouterr().err.endswith(f"{message}\n")
+
+
+@pytest.mark.parametrize(("samples", "ks"), [("4", [1, 4]), ("1", [1]), ("8", [1, 8])])
+def test_eval_estimates_pass_at_1_and_at_its_samples_unless_told(
+    samples: str, ks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import trainer.evaluation
+
+    asked: dict[str, object] = {}
+
+    def stop(*args: object, **settings: object) -> None:
+        asked.update(settings)
+        raise VeriwardError("enough")
+
+    monkeypatch.setattr(trainer.evaluation, "evaluate", stop)
+    assert main(["eval", "arithmetic", "--model", "base", "-n", samples]) == 1
+    assert asked["k"] == ks
 
 
 @pytest.mark.parametrize(("reply", "status", "score"), [("14", "correct", 1.0), ("24", "wrong", 0.0)])
