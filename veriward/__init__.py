@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envs.base import Env, Reply, Task
+    from envs.base import Env, Golden, Reply, Task
     from envs.registry import load_env
     from rewards.mathematics import math_verdict
     from rewards.programs import code_verdict
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Env",
+    "Golden",
     "Program",
     "Reply",
     "Sandbox",
@@ -40,6 +41,7 @@ __all__ = [
 
 _HOMES = {
     "Env": "envs.base",
+    "Golden": "envs.base",
     "Program": "sandbox.models",
     "Reply": "envs.base",
     "Sandbox": "sandbox.local",
@@ -57,7 +59,16 @@ _ROOMS = ("sandbox", "rewards", "envs", "trainer")
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'veriward' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        home = importlib.import_module(_HOMES[name])
+    except ModuleNotFoundError as error:
+        from veriward.extras import advice_for
+
+        advice = advice_for(error)
+        if advice is None:
+            raise
+        raise ImportError(f"veriward.{name}: {advice}", name=error.name) from None
+    value = globals()[name] = getattr(home, name)
     return value
 
 

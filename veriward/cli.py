@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import veriward
 from sandbox.errors import VeriwardError
 from veriward import cli_envs, cli_runs
+from veriward.extras import advice_for
 from veriward.output import note
-
-_EXTRAS = {"torch": "train", "transformers": "train", "safetensors": "train", "tokenizers": "train", "jinja2": "train"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except VeriwardError as error:
         note(str(error))
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        advice = advice_for(error)
+        if advice is None:
             raise
-        note(f"this needs {error.name}, which is not installed: pip install -e '.[{extra}]' in the clone of veriward")
+        note(advice)
     except OSError as error:
         note(f"{error.filename or 'input or output'}: {error.strerror or error}")
     return 1

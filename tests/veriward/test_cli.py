@@ -35,7 +35,7 @@ class Tricky(Env):
         yield Task(f"{split}-\\x1b[31m", [{"role": "user", "content": HOSTILE}], "1", split)
 
     def golden(self):
-        from envs.base import Golden
+        from veriward import Golden
         yield Golden(next(iter(self.tasks("dev"))), HOSTILE, "wrong", HOSTILE)
 
     def verify(self, task, reply):
@@ -468,5 +468,6 @@ def test_what_is_not_installed_is_named_with_how_to_install_it(
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(["eval", "arithmetic", "--model", "base"]) == 1
     assert capsys.readouterr().err == (
-        "veriward: this needs torch, which is not installed: pip install -e '.[train]' in the clone of veriward\n"
+        "veriward: this needs torch, which is not installed: pip install -e '.[train]' in a clone of veriward, "
+        "or, from a wheel, pip install 'veriward[train] @ file:///path/to/the/wheel.whl'\n"
     )

@@ -19,6 +19,7 @@ HEAVY = ("torch", "transformers", "vllm", "verifiers", "datasets", "trl")
 UNNEEDED = (*HEAVY, "rich", "plotly", "pydantic", "aiohttp", "math_verify", "sympy", "numpy")
 PUBLIC = {
     "Env",
+    "Golden",
     "Program",
     "Reply",
     "Sandbox",
@@ -103,6 +104,16 @@ print('LOADED', *[n for n in {UNNEEDED!r} if n in sys.modules])
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: veriward")
     assert done.stdout.splitlines()[-1].split() == ["LOADED"]
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate"])
+def test_a_public_name_that_needs_what_is_not_installed_is_one_line_with_the_remedy(name: str) -> None:
+    done = fresh(BLOCKED + f"from veriward import {name}")
+    assert done.returncode != 0
+    assert "During handling" not in done.stderr
+    (said,) = [line for line in done.stderr.splitlines()[1:] if not line.startswith(" ")]
+    assert said.startswith(f"ImportError: veriward.{name}: this needs torch, which is not installed: pip install -e ")
+    assert "from a wheel, pip install 'veriward[train] @ file:" in said
 
 
 def test_every_module_below_the_trainer_imports_where_torch_is_not_installed() -> None:
