@@ -69,7 +69,7 @@ async def collect_step(
             if is_zero_signal([_outcome(rollout) for rollout in group.rollouts]):
                 step.groups_without_signal += 1
                 if settings.dynamic_sampling:
-                    step.discards["no signal"] += len(group.rollouts)
+                    step.discards["no_signal"] += len(group.rollouts)
                     continue
             step.trained.append(group)
     return step

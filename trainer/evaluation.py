@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from trainer.provenance import cpu_seconds, model_hash, software_versions, sourc
 from trainer.records import Group, Rollout
 from trainer.rollouts import Asker, Draw, asking
 from trainer.threads import settle_threads
+from trainer.unscored import Unscored
 
 Progress = Callable[..., None]
 TASKS_AT_ONCE = 64
@@ -36,8 +36,8 @@ TASKS_AT_ONCE = 64
 
 @dataclass
 class EvalResult:
-    """What an evaluation found. `pass_at_k` by k, `greedy` as a share of tasks, `unscored` by cause over
-    both. `rollouts` are the samples of pass@k."""
+    """What an evaluation found. `pass_at_k` by k, `greedy` as a share of tasks, `unscored` by the causes'
+    keys over both, with the full text of one each in `unscored_examples`. `rollouts` are the samples of pass@k."""
 
     env: str
     env_version: str
@@ -46,6 +46,7 @@ class EvalResult:
     pass_at_k: dict[int, Estimate]
     greedy: Estimate
     unscored: dict[str, int]
+    unscored_examples: dict[str, str] = field(default_factory=dict)
     rollouts: list[Rollout] = field(repr=False, default_factory=list)
     record: dict[str, Any] = field(default_factory=dict)
 
@@ -60,6 +61,7 @@ class EvalResult:
             "samples": self.samples,
             **{name: estimate.to_json() for name, estimate in self.estimates().items()},
             "unscored": self.unscored,
+            "unscored_examples": self.unscored_examples,
             **self.record,
         }
 
@@ -163,11 +165,7 @@ async def evaluate_policy(
     rollouts, greedy_rollouts = (
         [rollout for group in groups for rollout in group.rollouts] for groups in (drawn, greedy)
     )
-    unscored = Counter(
-        rollout.verdict.detail
-        for rollout in (*rollouts, *greedy_rollouts)
-        if rollout.verdict and rollout.verdict.status == "unscored"
-    )
+    unscored = Unscored.of((*rollouts, *greedy_rollouts))
     counts = [_counts(group) for group in drawn]
     return EvalResult(
         asker.env.name,
@@ -176,7 +174,8 @@ async def evaluate_policy(
         samples,
         {size: estimate_pass_at_k(counts, size, asker.seed) for size in k},
         estimate_pass_at_k([_counts(group) for group in greedy], 1, asker.seed),
-        dict(unscored),
+        dict(unscored.counts),
+        unscored.examples,
         rollouts,
     )
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from envs.base import Env, Task
 from envs.verification import Verifier, build_reply
 from rewards.composition import RewardTerms, compose_reward
-from rewards.verdict import Verdict
 from trainer.codec import TextCodec
 from trainer.local_policy import LocalPolicy
 from trainer.policy import Policy, Sample, SampleRequest
 from trainer.randomness import sample_key
 from trainer.records import Group, Rollout, Segment
+from trainer.unscored import cause_key
 
 
 @dataclass(frozen=True)
@@ -129,15 +129,11 @@ def trainable(groups: Sequence[Group], mask_truncated: bool = False) -> tuple[li
         if len(members) >= 2:
             kept.append(Group(group.task_id, group.visit, members))
         elif members:
-            discards["group too small"] += 1
+            discards["group_too_small"] += 1
     return kept, discards
 
 
 def _why_not_trained(rollout: Rollout, mask_truncated: bool) -> str:
     if rollout.reward is None:
-        return f"unscored: {_cause(rollout.verdict)}"
+        return f"unscored:{cause_key(rollout.verdict.detail if rollout.verdict else '')}"
     return "truncated" if mask_truncated and rollout.finish_reason == "length" else ""
-
-
-def _cause(verdict: Verdict | None) -> str:
-    return verdict.detail.splitlines()[0][:80] if verdict and verdict.detail else "no cause given"

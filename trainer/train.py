@@ -6,8 +6,10 @@ checkpoint when it does, and goes on from one as if it had never stopped.
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,7 @@ from trainer.run_folder import RunFolder, default_folder
 from trainer.run_state import Run, identity_of
 from trainer.schedule import TaskSchedule
 from trainer.threads import settle_threads
+from trainer.unscored import Unscored, told
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ async def _run_to_the_end(run: Run) -> RunSummary:
     config = run.config
     with run.interrupts.leaving_a_checkpoint(run.save, run.folder.path):
         if run.step == 0:
-            await _evaluate(run, "test")
+            _refuse_unscored(run, await _evaluate(run, "test"))
         while run.step < config.steps:
             if run.step % config.evaluation.every_steps == 0:
                 await _evaluate(run, "dev")
@@ -155,6 +158,17 @@ async def _run_to_the_end(run: Run) -> RunSummary:
         await _evaluate(run, "dev")
         after = await _evaluate(run, "test")
     return _finish(run, after)
+
+
+def _refuse_unscored(run: Run, result: EvalResult) -> None:
+    """A verifier that could score nothing before the first step will not do so after it."""
+    if any(found.tasks for found in result.estimates().values()):
+        return
+    causes = Unscored(Counter(result.unscored), result.unscored_examples)
+    raise VeriwardError(
+        f"{run.folder.path}: stopped before training, no reply to a test task could be scored "
+        f"({told(causes, run.asker.env)})"
+    )
 
 
 async def _train_one_step(run: Run) -> None:
@@ -201,17 +215,18 @@ def _record(run: Run, groups: StepGroups, metrics: dict[str, float]) -> None:
 
 
 def _no_signal(run: Run, groups: StepGroups) -> str:
+    page = f"see `veriward report {shlex.quote(str(run.folder.path))}`"
     scores = [r.verdict.score for r in groups.sampled if r.verdict and r.verdict.score is not None]
     if not scores:
-        causes = "; ".join(cause for cause, _ in groups.discards.most_common(3))
-        return f"{run.folder.path}: stopped, no rollout of the last step could be scored ({causes})"
+        causes = told(Unscored.of(groups.sampled), run.asker.env)
+        return f"{run.folder.path}: stopped, no rollout of the last step could be scored ({causes}); {page}"
     mean = sum(scores) / len(scores)
     remedy = "give harder tasks" if mean > 0.5 else "give easier tasks, a stronger model or a longer policy.max_tokens"
     if groups.discards["truncated"] > len(groups.sampled) / 2:
         remedy = "most replies are truncated and masked, so give a longer policy.max_tokens"
     return (
         f"{run.folder.path}: stopped, no group had both better and worse rollouts for {run.steps_without_signal} "
-        f"steps (mean outcome {mean:.2f}), so there is nothing to learn from; {remedy}"
+        f"steps (mean outcome {mean:.2f}), so there is nothing to learn from; {remedy}; {page}"
     )
 
 
@@ -231,8 +246,19 @@ async def _evaluate(run: Run, split: Split) -> EvalResult:
     return result
 
 
+def _unscored(lines: Sequence[Mapping[str, Any]], after: EvalResult) -> dict[str, int]:
+    """Replies without a score by cause, over all steps and the last evaluation."""
+    counts = Counter(after.unscored)
+    for line in lines:
+        for name, count in line.items():
+            if name.startswith("discards/unscored:"):
+                counts[name.removeprefix("discards/unscored:")] += count
+    return dict(counts.most_common())
+
+
 def _finish(run: Run, after: EvalResult) -> RunSummary:
-    before = next(line for line in run.folder.read_metrics() if line["kind"] == "eval" and line["split"] == "test")
+    lines = run.folder.read_metrics()
+    before = next(line for line in lines if line["kind"] == "eval" and line["split"] == "test")
     names = list(after.estimates())
     fields = {
         **run.identity,
@@ -247,6 +273,7 @@ def _finish(run: Run, after: EvalResult) -> RunSummary:
         "after": {name: estimate.to_json() for name, estimate in after.estimates().items()},
         "test_tasks": len(run.held_out["test"]),
         "samples": run.config.evaluation.samples,
+        "unscored": _unscored(lines, after),
         "wall_s": round(run.wall_s(), 1),
         "cpu_s": round(run.cpu_s(), 1),
         "versions": software_versions(),

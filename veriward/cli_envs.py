@@ -51,8 +51,12 @@ def add_verbs(verbs: Any) -> None:
 
 def _add_env(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("env", metavar="ENV", help="an installed env, package.module:Class, or a path")
-    parser.add_argument("--env-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the env")
+    add_env_option(parser)
     _add_json(parser)
+
+
+def add_env_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--env-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the env")
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
@@ -160,7 +164,7 @@ def _eval(args: argparse.Namespace) -> int:
         [[name, interval_text(data[name]), str(found.tasks)] for name, found in result.estimates().items()],
     )
     for cause, count in result.unscored.items():
-        say(f"unscored: {count} replies ({cause})")
+        say(f"unscored: {count} replies ({result.unscored_examples.get(cause, cause)})")
     return code
 
 
@@ -220,17 +224,18 @@ def _say_verdict(verdict: Verdict) -> None:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    return dict(_option(text) for text in args.env_option)
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """`digits=3` as TOML says it; what is no TOML value is text."""
+    """The options as TOML says their values; what is no TOML value is text."""
     from trainer.config import toml_value
 
-    name, equals, value = text.partition("=")
+    return {name: toml_value(value) for name, value in map(option_parts, args.env_option)}
+
+
+def option_parts(text: str) -> tuple[str, str]:
+    """Name and value of `digits=3`, both as written. Raises ConfigError when it is not so written."""
+    name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name.isidentifier():
         raise ConfigError(f"--env-option {text}: write it as key=value, for example digits=3")
-    return name, toml_value(value)
+    return name, value
 
 
 def _positive(text: str) -> int:

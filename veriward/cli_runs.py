@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandbox.errors import ConfigError
+from veriward.cli_envs import add_env_option, option_parts
 from veriward.output import interval_text, say, say_json, say_table
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ def add_verbs(verbs: Any) -> None:
     train.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="override one setting"
     )
+    add_env_option(train)
     train.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: runs/<name>-<time>)")
-    train.add_argument("--dry-run", action="store_true", help="check the config, print it resolved, and stop")
+    train.add_argument("--dry-run", action="store_true", help="check config and env, print the config, and stop")
     train.add_argument("--list", action="store_true", help="list the presets and environments, and stop")
     _add_json(train)
     train.set_defaults(verb=_train)
@@ -58,6 +60,7 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 def _train(args: argparse.Namespace) -> int:
     """Train as a TOML config, a preset, or an environment (name, package.module:Class, or path) says; ends with
     the held-out pass@1 and pass@8 before and after, and the path of the run's HTML page."""
+    from envs.registry import load_env
     from trainer.config import load_config
 
     if args.list:
@@ -66,8 +69,10 @@ def _train(args: argparse.Namespace) -> int:
         raise ConfigError(
             "train what? Give a config file, a preset or an environment; `veriward train --list` has them"
         )
-    config = load_config(args.source, args.overrides)
+    options = [f"env.options.{name}={text}" for name, text in map(option_parts, args.env_option)]
+    config = load_config(args.source, [*args.overrides, *options])
     if args.dry_run:
+        load_env(config.env.name, **config.env.options)
         if args.json:
             say_json(config.model_dump(mode="json"))
         else:
@@ -159,5 +164,7 @@ def _finish(summary: RunSummary, as_json: bool) -> int:
         ["", "before", "after"],
         [[name, interval_text(before.get(name)), interval_text(after[name])] for name in after],
     )
+    for cause, count in data["unscored"].items():
+        say(f"unscored: {count} replies ({cause})")
     say(f"report: {summary.report}")
     return 0

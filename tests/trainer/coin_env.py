@@ -28,6 +28,8 @@ class Coin(Env):
         if self.outcome == "always wrong":
             return False
         if self.outcome == "judge down":
+            raise ConnectionError("judge unreachable at the address of its last known host, which is long")
+        if self.outcome == "judge goes down" and task.split == "train":
             raise ConnectionError("judge unreachable")
         if self.outcome == "judge flaky" and len(reply.text) % 3 == 0:
             return Verdict.unscored("judge unreachable")

@@ -57,7 +57,8 @@ def test_what_no_judge_scored_is_undefined_and_never_a_zero(model):
     for name in ("pass@1", "pass@4", "greedy"):
         assert (data[name]["value"], data[name]["tasks"], data[name]["undefined"]) == (None, 0, 4)
     ((cause, count),) = result.unscored.items()
-    assert "judge unreachable" in cause
+    assert cause == "verify_of_env_coin_raised_ConnectionError"
+    assert "judge unreachable" in result.unscored_examples[cause]
     assert count == 4 * 4 + 4  # the greedy replies too
 
 

@@ -117,7 +117,7 @@ def test_members_that_cannot_be_trained_leave_their_group_counted_by_cause():
         [group((1.0, "stop"), (None, "stop"), (0.0, "length")), group((None, "length"), (1.0, "stop"))]
     )
     assert [[rollout.sample for rollout in kept_group.rollouts] for kept_group in kept] == [[0, 2]]
-    assert discards == {"unscored: judge down": 2, "group too small": 1}
+    assert discards == {"unscored:judge_down": 2, "group_too_small": 1}
 
 
 def test_masked_truncated_members_leave_before_a_signal_is_looked_for():
@@ -156,7 +156,7 @@ async def test_groups_all_alike_are_replaced_and_only_as_many_as_are_missing():
     assert asker.asked == [3, 2, 1]
     assert [[r.reward for r in g.rollouts] for g in found.trained] == [[1, 0], [0, 1], [1, 0]]
     assert (found.groups_sampled, found.groups_without_signal, len(found.sampled)) == (6, 3, 12)
-    assert found.discards == {"no signal": 6}
+    assert found.discards == {"no_signal": 6}
 
 
 async def test_the_search_for_a_signal_ends_after_max_rounds():
@@ -170,4 +170,4 @@ async def test_without_dynamic_sampling_one_round_is_all_and_every_scored_group_
     asker = Scripted([(1, 1), (0, 0), (1, None)])
     found = await step(asker, dynamic_sampling=False)
     assert (asker.asked, len(found.trained), found.groups_without_signal) == ([3], 2, 2)
-    assert found.discards == {"unscored: judge down": 1, "group too small": 1}
+    assert found.discards == {"unscored:judge_down": 1, "group_too_small": 1}

@@ -173,16 +173,25 @@ def test_without_dynamic_sampling_a_batch_of_zero_signal_groups_changes_no_weigh
 
 def test_a_judge_that_is_down_is_never_a_score(llama, tmp_path):
     """NVIDIA-NeMo/Gym#3070: a judge's failure was scored 0."""
-    with pytest.raises(
-        VeriwardError, match=r"no rollout of the last step could be scored \(unscored: .*judge unreachable"
-    ):
-        train(config(llama, outcome="judge down", groups={"max_steps_without_signal": 1}), tmp_path / "run")
+    with pytest.raises(VeriwardError, match=r"no rollout of the last step could be scored \(.*judge unreachable"):
+        train(config(llama, outcome="judge goes down", groups={"max_steps_without_signal": 1}), tmp_path / "run")
+
+
+def test_a_verifier_that_can_score_nothing_stops_the_run_before_a_step_with_its_cause_in_full(llama, tmp_path):
+    with pytest.raises(VeriwardError, match="stopped before training") as ended:
+        train(config(llama, outcome="judge down"), tmp_path / "run")
+    message = str(ended.value)
+    assert "ConnectionError: judge unreachable at the address of its last known host, which is long" in message
+    assert "golden()" in message, "without a golden case nobody can tell whose fault it is"
+    assert "\n" not in message
+    assert not list((tmp_path / "run" / "rollouts").iterdir())
 
 
 def test_unscored_rollouts_leave_their_group_and_are_counted_by_cause(llama, tmp_path):
-    train(config(llama, outcome="judge flaky"), tmp_path / "run")
+    summary = train(config(llama, outcome="judge flaky"), tmp_path / "run")
     steps = [line for line in lines(tmp_path / "run/metrics.jsonl") if line["kind"] == "train"]
-    assert sum(line.get("discards/unscored: judge unreachable", 0) for line in steps) > 0
+    trained = sum(line.get("discards/unscored:judge_unreachable", 0) for line in steps)
+    assert 0 < trained <= summary.fields["unscored"]["judge_unreachable"]
     for path in (tmp_path / "run" / "rollouts").iterdir():
         for row in map(json.loads, path.read_text().splitlines()):
             assert (row["reward"] is None) == (row["verdict"]["status"] == "unscored")
