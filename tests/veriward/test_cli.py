@@ -151,6 +151,9 @@ BAD_INPUT = {
     "env option without value": (["show", "arithmetic", "--env-option", "seed"], "key=value"),
     "unknown env option": (["show", "arithmetic", "--env-option", "sed=1"], "did you mean seed"),
     "env option of a wrong type": (["show", "arithmetic", "--env-option", "seed=one"], "seed = 'one'"),
+    "env option of train without value": (["train", "arithmetic", "--env-option", "seed"], "key=value"),
+    "unknown env option in a dry run": (["train", "arithmetic", "--env-option", "sed=1", "--dry-run"], "mean seed"),
+    "env that does not load in a dry run": (["train", "{here}/mistake.py", "--dry-run"], "SyntaxError"),
     "missing reply": (["verify", "arithmetic", "--task", "x", "--reply", "{here}/none"], "No such file"),
     "reply is a folder": (["verify", "arithmetic", "--task", "x", "--reply", "{here}"], "directory"),
     "binary reply": (["verify", "arithmetic", "--task", "x", "--reply", "{here}/binary.toml"], "not UTF-8"),
@@ -210,6 +213,14 @@ def test_a_dry_run_prints_a_config_that_means_the_same(tmp_path: Path, capsys: p
     assert tomllib.loads(printed)["optimizer"]["lr"] == 1e-5
     again = load_config(written(tmp_path / "again.toml", printed), [])
     assert again == load_config("arithmetic", ["optimizer.lr=1e-5"])
+
+
+def test_an_env_option_of_train_is_one_of_its_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "arithmetic", "--env-option", "seed=7", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["train", "arithmetic", "--set", "env.options.seed=7", "--dry-run"]) == 0
+    assert printed == capsys.readouterr().out
+    assert tomllib.loads(printed)["env"]["options"] == {"seed": 7}
 
 
 def test_json_of_a_dry_run_is_the_config(capsys: pytest.CaptureFixture[str]) -> None:

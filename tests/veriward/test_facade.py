@@ -106,6 +106,12 @@ print('LOADED', *[n for n in {UNNEEDED!r} if n in sys.modules])
     assert done.stdout.splitlines()[-1].split() == ["LOADED"]
 
 
+def test_a_dry_run_needs_no_torch() -> None:
+    done = fresh(BLOCKED + "from veriward.cli import main\nsys.exit(main(['train', 'arithmetic', '--dry-run']))")
+    assert done.returncode == 0, done.stderr
+    assert 'name = "arithmetic"' in done.stdout
+
+
 @pytest.mark.parametrize("name", ["train", "evaluate"])
 def test_a_public_name_that_needs_what_is_not_installed_is_one_line_with_the_remedy(name: str) -> None:
     done = fresh(BLOCKED + f"from veriward import {name}")
