@@ -164,7 +164,7 @@ def _eval(args: argparse.Namespace) -> int:
         [[name, interval_text(data[name]), str(found.tasks)] for name, found in result.estimates().items()],
     )
     for cause, count in result.unscored.items():
-        say(f"unscored: {count} replies ({cause})")
+        say(f"unscored: {count} replies ({result.unscored_examples.get(cause, cause)})")
     return code
 
 

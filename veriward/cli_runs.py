@@ -164,5 +164,7 @@ def _finish(summary: RunSummary, as_json: bool) -> int:
         ["", "before", "after"],
         [[name, interval_text(before.get(name)), interval_text(after[name])] for name in after],
     )
+    for cause, count in data["unscored"].items():
+        say(f"unscored: {count} replies ({cause})")
     say(f"report: {summary.report}")
     return 0
