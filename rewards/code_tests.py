@@ -10,7 +10,7 @@ import ast
 import builtins
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 
 class _Tests(BaseModel):
@@ -96,7 +96,7 @@ _Counted = TypeVar("_Counted", CallTests, StdioTests)
 
 def as_code_tests(tests: Any) -> CodeTests:
     """Tests from their plain forms: a dict with the fields of a model, a list of input/output
-    cases, assertions as a text or a list of texts. Raises ValueError for anything else."""
+    cases, assertions as a text or a list of texts. Raises ValueError, in one line, for anything else."""
     if isinstance(tests, (CallTests, StdioTests, AssertTests)):
         return tests
     if isinstance(tests, str):
@@ -104,11 +104,33 @@ def as_code_tests(tests: Any) -> CodeTests:
     if isinstance(tests, (list, tuple)):
         if all(isinstance(line, str) for line in tests):
             return AssertTests(code="\n".join(tests))
-        return StdioTests(cases=tuple(tests))
+        return _made(StdioTests, {"cases": tuple(tests)})
     if isinstance(tests, dict):
-        model: type[CodeTests] = CallTests if "function" in tests else StdioTests if "cases" in tests else AssertTests
-        return model(**tests)
+        for key, model in _MODELS_BY_KEY.items():
+            if key in tests:
+                return _made(model, tests)
+        keys = ", ".join(repr(key) for key in tests) or "none"
+        raise ValueError(
+            f"tests with the keys {keys:.80}; give function and cases, cases alone, or code with assertions"
+        )
     raise ValueError(f"tests of type {type(tests).__name__}; give CallTests, StdioTests, AssertTests or their fields")
+
+
+# The first key that is there decides: calls have cases as well.
+_MODELS_BY_KEY: dict[str, type[CodeTests]] = {"function": CallTests, "cases": StdioTests, "code": AssertTests}
+
+
+def _made(model: type[CodeTests], fields: dict[str, Any]) -> CodeTests:
+    try:
+        return model(**fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or model.__name__
+        is_case = len(first["loc"]) > 1
+        owner = (CallCase if model is CallTests else StdioCase) if is_case else model
+        said = first["msg"].removeprefix("Value error, ")
+        known = ", ".join(owner.model_fields)
+        raise ValueError(f"{place}: {said[:1].lower()}{said[1:]}; {owner.__name__} has {known}") from None
 
 
 def _with_checker(tests: _Counted, chosen: str) -> _Counted:

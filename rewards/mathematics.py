@@ -49,7 +49,7 @@ class MathRules:
 
 
 def math_verdict(text: str, reference: object, *, rules: MathRules | None = None) -> Verdict:
-    """Judge a reply against a reference answer (a string, int, float, Fraction or Decimal).
+    """Judge a whole reply against a reference answer (a string, int, float, Fraction or Decimal).
 
     Blocking; safe from any thread and inside a running loop. See `extract_answer` for which part
     of the reply counts. Never raises for what text or reference hold.
@@ -74,6 +74,8 @@ def _prepared(text: str, reference: object, rules: MathRules) -> Verdict | tuple
     if not wanted:
         shown = repr(reference[:80]) if isinstance(reference, str) else f"of type {type(reference).__name__}"
         return Verdict.unscored(f"the reference {shown} holds no answer")
+    if not isinstance(text, str):
+        return Verdict.failed("unparsed", f"the reply is of type {type(text).__name__}, not text")
     answer = extract_answer(text, rules.is_whole_text)
     if isinstance(answer, NoAnswer):
         return Verdict.failed("unparsed", answer.why)

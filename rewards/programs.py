@@ -35,9 +35,9 @@ def code_verdict(
     limits: Limits | None = None,
     sandbox: Sandbox | None = None,
 ) -> Verdict:
-    """Judge a program by CallTests, StdioTests or AssertTests (or their plain forms, see
-    `as_code_tests`). `limits` hold for each job: one job for all calls or assertions, one for
-    each case of standard input.
+    """Judge a program (what `extract_code` finds in a reply) by CallTests, StdioTests or AssertTests
+    (or their plain forms, see `as_code_tests`). `limits` hold for each job: one job for all calls or
+    assertions, one for each case of standard input.
 
     Correct means all cases pass; `parts["passed"]` is the share that did, where cases are counted.
     `detail` tells the first failing case and quotes expected values: it is for people, never for
@@ -53,6 +53,8 @@ def code_verdict(
         cause = str(error)
     if cause:
         return Verdict.unscored(f"the tests cannot be used: {cause}")
+    if not isinstance(code, str):
+        return Verdict.failed("unparsed", f"the program is of type {type(code).__name__}, not text")
     if len(code) > _MAX_CODE_CHARACTERS or not _is_text(code):
         return Verdict.failed("unparsed", f"no program: over {_MAX_CODE_CHARACTERS} characters, or not Unicode text")
     return _judged(_Jobs(code, limits or Limits(), sandbox or default_sandbox()), suite)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -124,6 +125,11 @@ def test_an_expression_bomb_costs_its_limit_and_no_more(bomb: str) -> None:
     """Math-Verify: 40 nested parentheses, 83 characters, burn any limit. AReaL#1426."""
     verdict = math_verdict(rf"\boxed{{{bomb}}}", "x^2", rules=MathRules(timeout_s=0.3))
     assert verdict.status in ("timeout", "crashed", "unparsed", "wrong")
+
+
+@pytest.mark.parametrize("text", [None, 1, b"\\boxed{1}"])
+def test_a_reply_that_is_no_text_is_unparsed(text: Any) -> None:
+    assert math_verdict(text, "1").status == "unparsed"
 
 
 def test_a_bomb_does_not_spoil_the_next_verdict() -> None:

@@ -220,6 +220,35 @@ def test_no_text_of_a_program_makes_itself_unscored(code: str, tests: Any) -> No
     assert (verdict.status in ("unparsed", "crashed", "wrong"), verdict.score) == (True, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [
+        ({"func": "f"}, "tests with the keys 'func'; give function and cases, cases alone, or code with assertions"),
+        (
+            {"function": "f", "cases": [{"input": 1}]},
+            "cases.0.input: extra inputs are not permitted; CallCase has args, kwargs, expected",
+        ),
+        ([{"input": "1"}], "cases.0.output: field required; StdioCase has input, output"),
+        ({"function": "f"}, "cases: field required; CallTests has function, cases, comparison"),
+        (
+            {"cases": (), "checker": "checker"},
+            'StdioTests: checker_code goes with the choice of comparison or checker "',
+        ),
+    ],
+)
+def test_wrong_tests_are_told_in_one_line_with_what_is_right(tests: Any, message: str) -> None:
+    verdict = code_verdict("def f(x): return x", tests)
+    assert verdict.status == "unscored"
+    assert verdict.detail.startswith(f"the tests cannot be used: {message}")
+    assert "\n" not in verdict.detail
+    assert "http" not in verdict.detail
+
+
+@pytest.mark.parametrize("code", [None, 3, b"def f(x): return x"])
+def test_a_program_that_is_no_text_is_unparsed(code: Any) -> None:
+    assert code_verdict(code, "assert f(1) == 1").status == "unparsed"
+
+
 def test_values_too_large_to_print_are_still_judged() -> None:
     tests = {"function": "f", "cases": [{"args": [], "expected": 2**20000}]}
     assert code_verdict("def f(): return 2**20000", tests).status == "correct"
