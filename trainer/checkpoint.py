@@ -119,9 +119,8 @@ def _explained(home: Path, final: Path) -> Iterator[None]:
         # The writers of torch and safetensors wrap a full disk in errors of their own.
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
         kept = list_checkpoints(home)
-        rest = (
-            f"{kept[-1].name} is whole: free space, then `veriward resume {home.parent}`" if kept else "none before it"
-        )
+        whole = f"{kept[-1].name} is whole" if kept else "there is none before it"
+        rest = f"{whole}: free space, then `veriward resume {home.parent}`"
         raise CheckpointError(f"{final}: checkpoint not saved ({cause}); {rest}") from error
 
 

@@ -26,9 +26,10 @@ class _Stop(BaseException):
 
 class Interrupts:
     """Collects SIGINT and SIGTERM while open. Outside the main thread, where Python delivers no
-    signals, it only offers `check`."""
+    signals, it only offers `check`. `run` is the folder a second signal names."""
 
     def __init__(self) -> None:
+        self.run: Path | None = None
         self._asked = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -56,5 +57,5 @@ class Interrupts:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
-            raise KeyboardInterrupt
+            raise RunInterrupted(self.run) if self.run else KeyboardInterrupt
         self._asked = True

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,19 +38,20 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> RunFolder:
-        """Raises ConfigError when the folder has anything in it."""
+        """Raises ConfigError when the folder has anything in it, but for what a kill half way through this left."""
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path}: is a file; give another --out")
-        if path.exists() and any(path.iterdir()):
-            raise ConfigError(f"{path}: exists and is not empty; give another --out, or `veriward resume {path}`")
+        if path.exists() and any(not _is_aside(child) for child in path.iterdir()):
+            on = f", or `veriward resume {shlex.quote(str(path))}`" if (path / "config.toml").is_file() else ""
+            raise ConfigError(f"{path}: exists and is not empty; give another --out{on}")
         folder = cls(path)
         try:
-            folder._rollouts.mkdir(parents=True)
-            replace_text(folder._config, config.to_toml())
-            folder.metrics.touch()
+            path.mkdir(parents=True, exist_ok=True)
+            for left in path.iterdir():
+                left.unlink()
+            replace_text(folder._config, config.to_toml())  # from here on the run can be resumed
+            folder._make_record()
         except OSError as error:
-            with contextlib.suppress(OSError):
-                folder._rollouts.rmdir()  # what is left empty may be given again
             raise VeriwardError(f"{path}: the run folder cannot be made ({error.strerror})") from None
         return folder
 
@@ -78,6 +80,25 @@ class RunFolder:
             yield
         finally:
             os.close(descriptor)
+
+    def restart(self, checkpoint_every_steps: int) -> None:
+        """Forget all that was recorded, for a run that was stopped before its first checkpoint.
+
+        Raises VeriwardError when it had one once, and so may not be begun again unasked.
+        """
+        later = self._rollouts / f"step-{checkpoint_every_steps + 1:06d}.jsonl"
+        if later.is_file() or self.summary.is_file():
+            raise VeriwardError(
+                f"{self.checkpoints}: no complete checkpoint is left; begin again with "
+                f"`veriward train {shlex.quote(str(self._config))} --out NEW`"
+            )
+        with self._recorded(self.metrics):
+            self._make_record()
+        self.rewind(0, 0)
+
+    def _make_record(self) -> None:
+        self._rollouts.mkdir(exist_ok=True)
+        self.metrics.touch()
 
     def write_config(self, config: RunConfig) -> None:
         with self._recorded(self._config):
@@ -120,6 +141,10 @@ class RunFolder:
             for line in lines:
                 file.write(json.dumps(line) + "\n")
 
+    def finished_steps(self) -> int:
+        """The step the run ended with; 0 when it has not ended."""
+        return int(json.loads(self.summary.read_text())["steps"]) if self.summary.is_file() else 0
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self._recorded(self.summary):
             replace_text(self.summary, json.dumps(summary, indent=1))
@@ -149,6 +174,11 @@ def replace_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(aside)
         raise
+
+
+def _is_aside(path: Path) -> bool:
+    """Whether `replace_text` was killed while it wrote a config."""
+    return path.name.startswith(".config-")
 
 
 def _finite_or_null(value: Any) -> Any:

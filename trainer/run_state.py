@@ -73,11 +73,15 @@ class Run:
         save_checkpoint(home, self.step, state, self.learner.save, self.config.checkpoint.keep_last)
 
     async def restore(self) -> None:
-        """Go back to the last checkpoint, with the record on disk cut back to it.
+        """Go back to the last checkpoint, with the record on disk cut back to it; to the beginning when there
+        was none yet.
 
         Raises CheckpointError when it is damaged or belongs to something else, ConfigError when the run
         is further than the config asks; nothing on disk has changed then.
         """
+        if not list_checkpoints(self.folder.checkpoints):
+            self.folder.restart(self.config.checkpoint.every_steps)
+            return
         checkpoint = latest_checkpoint(self.folder.checkpoints)
         state = read_state(checkpoint)
         for key, now in self.identity.items():

@@ -22,7 +22,6 @@ from envs.splits import check_disjoint, check_tasks
 from sandbox.errors import VeriwardError
 from trainer.batch import build_batch
 from trainer.blocking import run_blocking
-from trainer.checkpoint import latest_checkpoint, list_checkpoints
 from trainer.config import RunConfig, config_from, load_config
 from trainer.dynamic_sampling import StepGroups, collect_step
 from trainer.evaluation import EvalResult, Progress, evaluate_policy, flat_metrics
@@ -80,15 +79,17 @@ def train(
 
 
 def resume(run: Path | str, *, steps: int | None = None, progress: Progress | None = None) -> RunSummary:
-    """Go on from the run's last checkpoint, to `steps` in all (default: as configured); blocks.
+    """Go on from the run's last checkpoint, to `steps` in all (default: as configured); blocks. A run that
+    was stopped before its first checkpoint begins again.
 
     Raises CheckpointError when no checkpoint can be trusted or it belongs to another model or env,
-    VeriwardError when another process works on the run.
+    VeriwardError when the run is finished, or another process works on it.
     """
     folder, config = RunFolder.open(Path(run))
     if steps is not None:
         config = config_from({**config.model_dump(), "steps": steps}, f"resume {run} --steps {steps}")
-    latest_checkpoint(folder.checkpoints)
+    if config.steps <= (done := folder.finished_steps()):
+        raise VeriwardError(f"{run}: finished, it is at step {done} already; give --steps above that to go on")
 
     @contextmanager
     def same_run(lasting: RunConfig) -> Iterator[RunFolder]:
@@ -127,8 +128,8 @@ async def _train(
                 interrupts=interrupts,
                 progress=progress or (lambda *_args, **_kwargs: None),
             )
-            if list_checkpoints(folder.checkpoints):
-                await run.restore()
+            interrupts.run = folder.path
+            await run.restore()
             return await _run_to_the_end(run)
 
 

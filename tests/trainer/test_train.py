@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -265,6 +266,60 @@ def test_ctrl_c_at_any_moment_leaves_a_run_that_goes_on_to_the_same_end(moment, 
         train(whole, tmp_path / "parts", progress=interrupt)
     resume(tmp_path / "parts")
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["os.replace", "trainer.run_folder.RunFolder._make_record", "trainer.rollouts.Asker._rollout"],
+)
+def test_a_run_that_is_killed_before_its_first_checkpoint_can_be_begun_or_resumed(place, llama, tmp_path):
+    """A folder without a checkpoint once was taken by neither train nor resume."""
+    whole = config(llama, steps=1)
+    train(whole, tmp_path / "whole")
+    code = (
+        "import os, sys; from unittest import mock; from trainer.train import train\n"
+        "def die(*arguments, **more): os.kill(os.getpid(), 9)\n"
+        f"with mock.patch({place!r}, die): train(sys.argv[1], sys.argv[2])"
+    )
+    (tmp_path / "config.toml").write_text(whole.to_toml())
+    command = [sys.executable, "-c", code, str(tmp_path / "config.toml"), str(tmp_path / "parts")]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -9
+    if (tmp_path / "parts" / "config.toml").exists():
+        with pytest.raises(VeriwardError, match="veriward resume"):
+            train(whole, tmp_path / "parts")
+        resume(tmp_path / "parts")
+    else:
+        with pytest.raises(VeriwardError, match="not a run folder"):
+            resume(tmp_path / "parts")
+        train(whole, tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("phase", ["evaluating test", "training"])
+def test_a_second_ctrl_c_says_how_to_go_on_and_it_does(phase, llama, tmp_path):
+    whole = config(llama, steps=2, checkpoint={"every_steps": 2})
+    train(whole, tmp_path / "whole")
+
+    def interrupt(now, done, total, note=""):
+        if now == phase:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(RunInterrupted, match="veriward resume"):
+        train(whole, tmp_path / "parts", progress=interrupt)
+    resume(tmp_path / "parts")
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_finished_run_says_so_and_one_whose_checkpoints_are_gone_is_not_begun_again(llama, tmp_path):
+    train(config(llama), tmp_path / "run")
+    record = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(VeriwardError, match=r"finished, it is at step 2 already; give --steps above"):
+        resume(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(VeriwardError, match=r"no complete checkpoint is left; begin again with `veriward train"):
+        resume(tmp_path / "run", steps=3)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == record
 
 
 def test_a_stop_between_two_rounds_of_a_step_skips_no_task(llama, tmp_path, monkeypatch):
