@@ -79,7 +79,12 @@ def _size(tasks: Iterable[Any]) -> int:
 
 def _check_class(env_class: type[Env], name: str) -> None:
     version = getattr(env_class, "version", None)
-    if not isinstance(version, str) or not version:
+    if version is not None and not isinstance(version, str):
+        raise VeriwardError(
+            f"env {name}: class {env_class.__name__} has version = {version!r:.40}, which must be text; "
+            f'write version = "{version!s:.40}"'
+        )
+    if not version:
         raise VeriwardError(f'env {name}: class {env_class.__name__} has no version; add version = "1" to it')
     for method in ("tasks", "verify"):
         if getattr(env_class, method) is getattr(Env, method):
@@ -93,12 +98,12 @@ def _checked_options(env_class: type[Env], name: str, options: Mapping[str, Any]
     for key in options:
         if key not in parameters and not takes_any:
             near = difflib.get_close_matches(key, parameters, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            listed = ", ".join(str(parameter) for parameter in parameters.values()) or "none"
-            raise ConfigError(f"env {name}: option {key} = {options[key]!r} is unknown; {hint}Its options: {listed}")
+            hint = f"did you mean {near[0]}? Its" if near else "its"
+            listed = ", ".join(map(_option_text, parameters.values())) or "none"
+            raise ConfigError(f"env {name}: option {key} = {options[key]!r} is unknown; {hint} options: {listed}")
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in options:
-            raise ConfigError(f"env {name}: option {key} is required; give {parameter}")
+            raise ConfigError(f"env {name}: option {key} is required; give {_option_text(parameter)}")
     try:
         hints = typing.get_type_hints(env_class.__init__, include_extras=True) if options else {}
     except NameError as error:
@@ -107,10 +112,32 @@ def _checked_options(env_class: type[Env], name: str, options: Mapping[str, Any]
         ) from error
     except (SyntaxError, TypeError) as error:
         raise VeriwardError(f"env {name}: an option's type is no type ({error}); correct it") from error
-    return {key: _checked_option(name, key, value, hints.get(key, Any)) for key, value in options.items()}
+    return {
+        key: _checked_option(name, key, value, hints.get(key, Any), parameters.get(key))
+        for key, value in options.items()
+    }
 
 
-def _checked_option(name: str, key: str, value: Any, wanted: Any) -> Any:
+def _option_text(parameter: inspect.Parameter) -> str:
+    """`words: tuple[str, ...] = ["a", "b"]`: the type as the author wrote it, the default as a config would."""
+    annotation = parameter.annotation
+    kind = "" if annotation is parameter.empty else f": {_type_text(annotation)}"
+    default = "" if parameter.default is parameter.empty else f" = {_value_text(parameter.default)}"
+    return f"{parameter.name}{kind}{default}"
+
+
+def _type_text(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+def _value_text(value: Any) -> str:
+    try:
+        return json.dumps(value, default=str, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+def _checked_option(name: str, key: str, value: Any, wanted: Any, parameter: inspect.Parameter | None) -> Any:
     try:
         text = json.dumps(value)
     except (TypeError, ValueError) as error:
@@ -126,8 +153,11 @@ def _checked_option(name: str, key: str, value: Any, wanted: Any) -> Any:
         return adapter.validate_json(text, strict=True)
     except ValidationError as error:
         wish = inspect.formatannotation(wanted)
+        if parameter and isinstance(parameter.default, (tuple, list)):
+            wish += f", written like {_value_text(parameter.default)}"
+        said = error.errors()[0]["msg"]
         raise ConfigError(
-            f"env {name}: option {key} = {value!r:.80}: {error.errors()[0]['msg']}; give {wish}"
+            f"env {name}: option {key} = {value!r:.80}: {said[:1].lower()}{said[1:]}; give {wish}"
         ) from error
 
 

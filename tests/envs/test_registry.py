@@ -118,7 +118,10 @@ def test_an_env_that_is_only_imported_does_not_count(env_file: Path) -> None:
         ("import sys; sys.exit(3)", "importing it raised SystemExit: 3"),
         ("import no_such_thing", "importing it raised ModuleNotFoundError: No module named 'no_such_thing'"),
         (ENV_FILE.replace('version = "7"', ""), 'class Sums has no version; add version = "1"'),
-        (ENV_FILE.replace('version = "7"', "version = 7"), 'class Sums has no version; add version = "1"'),
+        (
+            ENV_FILE.replace('version = "7"', "version = 7"),
+            'class Sums has version = 7, which must be text; write version = "7"',
+        ),
         (ENV_FILE.replace("def verify", "def judge"), "class Sums does not define verify"),
         (ENV_FILE.replace("= digits,", "= 1 / 0,"), "its __init__ raised ZeroDivisionError"),
         (ENV_FILE.replace("= digits,", "= exit(2),"), "its __init__ raised SystemExit"),
@@ -170,11 +173,16 @@ def test_an_option_of_an_impossible_type_is_one_line(env_file: Path, annotation:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"digit": 3}, "option digit = 3 is unknown; did you mean digits? Its options: digits: int = 1"),
-        ({"digits": "3"}, "option digits = '3': Input should be a valid integer; give int"),
-        ({"digits": True}, "option digits = True: Input should be a valid integer; give int"),
+        (
+            {"digit": 3},
+            "option digit = 3 is unknown; did you mean digits? Its options: digits: int = 1, share: float = 0.5, "
+            'sizes: tuple[int, ...] = [1], place: pathlib.Path = "."',
+        ),
+        ({"colour": 3}, "option colour = 3 is unknown; its options: digits: int = 1"),
+        ({"digits": "3"}, "option digits = '3': input should be a valid integer; give int"),
+        ({"digits": True}, "option digits = True: input should be a valid integer; give int"),
         ({"digits": 1.5}, "option digits = 1.5"),
-        ({"sizes": [1, "2"]}, "option sizes = [1, '2']: Input should be a valid integer; give tuple[int, ...]"),
+        ({"sizes": [1, "2"]}, "input should be a valid integer; give tuple[int, ...], written like [1]"),
         ({"share": object()}, "is no plain JSON value"),
     ],
 )
@@ -184,6 +192,12 @@ def test_a_wrong_option_is_named_with_its_value_and_what_is_right(
     with pytest.raises(ConfigError) as raised:
         load_env(str(env_file), **options)
     assert message in str(raised.value)
+
+
+def test_a_postponed_annotation_is_shown_without_quotes(env_file: Path) -> None:
+    env_file.write_text("from __future__ import annotations\n" + ENV_FILE)
+    with pytest.raises(ConfigError, match=r"Its options: digits: int = 1, share: float = 0\.5, sizes: tuple\[int,"):
+        load_env(str(env_file), digit=3)
 
 
 def test_options_as_toml_gives_them_arrive_as_the_declared_types(env_file: Path) -> None:
@@ -200,7 +214,7 @@ def test_a_required_option_that_is_missing_is_named(env_file: Path) -> None:
 def test_an_env_without_an_init_takes_no_options(env_file: Path) -> None:
     start = ENV_FILE.index("    def __init__")
     env_file.write_text(ENV_FILE[:start] + ENV_FILE[ENV_FILE.index("    def tasks") :])
-    with pytest.raises(ConfigError, match="option digits = 1 is unknown; Its options: none"):
+    with pytest.raises(ConfigError, match="option digits = 1 is unknown; its options: none"):
         load_env(str(env_file), digits=1)
 
 
