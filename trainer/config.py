@@ -7,6 +7,7 @@ config can be checked anywhere.
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Sequence
@@ -203,7 +204,12 @@ def _explain(entry: Any) -> str:
     key = ".".join(str(part) for part in entry["loc"])
     message = entry["msg"].removeprefix("Value error, ")
     if entry["type"] == "extra_forbidden":
-        return f"{key} = {entry['input']!r}: unknown key; known here: {', '.join(_known_keys(entry['loc'][:-1]))}"
+        known = _known_keys(entry["loc"][:-1])
+        near = difflib.get_close_matches(str(entry["loc"][-1]), known, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"{key} = {entry['input']!r}: unknown key; {hint}known here: {', '.join(known)}"
+    if entry["type"] in ("model_type", "model_attributes_type") and key:
+        return f"{key} = {entry['input']!r}: a table; set its keys, e.g. {key}.{_known_keys(entry['loc'])[0]}=..."
     if entry["type"] == "missing":
         return f"{key} is missing; set it"
     if entry["type"] == "value_error":  # ours: it names the key within this table, and its value

@@ -32,6 +32,7 @@ from trainer.unscored import Unscored
 
 Progress = Callable[..., None]
 TASKS_AT_ONCE = 64
+ESTIMATE_PARTS = ("low", "high", "tasks", "undefined")
 
 
 @dataclass
@@ -199,9 +200,9 @@ def _write(result: EvalResult, out: Path) -> None:
 
 
 def flat_metrics(result: EvalResult) -> dict[str, float | None]:
-    """The estimates as metric lines carry them: pass@1, pass@1/low, pass@1/high, ..., greedy."""
+    """The estimates as metric lines carry them: pass@1, pass@1/low, pass@1/high, pass@1/tasks, ..., greedy, ..."""
     flat: dict[str, float | None] = {}
     for name, estimate in result.estimates().items():
-        for suffix, number in (("", estimate.value), ("/low", estimate.low), ("/high", estimate.high)):
-            flat[name + suffix] = None if math.isnan(number) else number
+        fields = estimate.to_json()
+        flat |= {name: fields["value"], **{f"{name}/{part}": fields[part] for part in ESTIMATE_PARTS}}
     return flat

@@ -6,6 +6,7 @@ Every way the folder can be wrong is one readable error before any work starts.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +57,10 @@ def resolve_model(name: str) -> Path:
     for path in (Path(name), embedded):
         if (path / "config.json").is_file():
             return path
+    if (Path(name) / "config.toml").is_file():
+        raise VeriwardError(
+            f"{name}: a run folder, not a model; `veriward export model {shlex.quote(name)} PATH` takes its model out"
+        )
     known = ", ".join(sorted(path.name for path in data_root("models").iterdir() if path.is_dir()))
     raise VeriwardError(
         f"no model at {name}: give a folder with config.json, weights and tokenizer, or one of: {known}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 RESAMPLES = 2000
+DIGITS = 12  # of an interval's ends: a bound of 5.55e-17 is 0
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def estimate_pass_at_k(counts: Sequence[tuple[int, int]], k: int, seed: int = 0)
         low, high = wilson_interval(sum(1 for value in defined if value), len(defined))
     else:
         low, high = bootstrap_interval(defined, seed)
-    return Estimate(mean, low, high, len(defined), undefined)
+    return Estimate(mean, round(low, DIGITS), round(high, DIGITS), len(defined), undefined)
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.errors import VeriwardError
+from trainer.config import GroupSettings
 
 Row = dict[str, Any]
 SHOWN_STEPS = 8
@@ -51,6 +53,7 @@ def read_run(run: Path) -> RunRecord:
         record.train = _latest_by(("step",), [row for row in rows if row.get("kind") == "train"])
         record.evals = _latest_by(("step", "split"), [row for row in rows if row.get("kind") == "eval"])
         record.rollouts = _some_rollouts(record)
+        record.notes += _why_stopped(record)
     except OSError as error:
         raise VeriwardError(f"{error.filename or run}: cannot be read ({error.strerror})") from None
     return record
@@ -75,6 +78,30 @@ def _read_summary(record: RunRecord) -> Row:
         record.notes.append("summary.json could not be read.")
         return {}
     return summary
+
+
+def _why_stopped(record: RunRecord) -> list[str]:
+    """What the record of a run without a summary shows of its end."""
+    if record.summary:
+        return []
+    if not record.train:
+        undefined = any(row.get("split") == "test" and row.get("pass@1", 0) is None for row in record.evals)
+        return ["Stopped before training: no reply to a test task could be scored."] if undefined else []
+    quiet = 0
+    for row in reversed(record.train):
+        if "optimizer/loss" in row or "groups/zero_signal_share" not in row:
+            break
+        quiet += 1
+    return [f"Stopped: no group gave a signal for {quiet} steps."] if quiet >= _steps_without_signal(record) else []
+
+
+def _steps_without_signal(record: RunRecord) -> int:
+    """How many of them end the run."""
+    try:
+        found = tomllib.loads(record.config_text)["groups"]["max_steps_without_signal"]
+    except (ValueError, KeyError, TypeError):
+        found = None
+    return found if isinstance(found, int) and found > 0 else GroupSettings().max_steps_without_signal
 
 
 def _lines(record: RunRecord, path: Path) -> Iterator[Row]:

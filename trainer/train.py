@@ -24,7 +24,7 @@ from trainer.batch import build_batch
 from trainer.blocking import run_blocking
 from trainer.config import RunConfig, config_from, load_config
 from trainer.dynamic_sampling import StepGroups, collect_step
-from trainer.evaluation import EvalResult, Progress, evaluate_policy, flat_metrics
+from trainer.evaluation import ESTIMATE_PARTS, EvalResult, Progress, evaluate_policy, flat_metrics
 from trainer.interrupts import Interrupts
 from trainer.learner import Learner
 from trainer.metrics import step_metrics
@@ -263,11 +263,13 @@ def _finish(run: Run, after: EvalResult) -> RunSummary:
     names = list(after.estimates())
     fields = {
         **run.identity,
+        "env_options": dict(run.config.env.options),
+        "model": run.config.policy.model,
         "seed": run.config.seed,
         "steps": run.step,
         "split": "test",
         "before": {
-            name: {"value": before[name], "low": before[f"{name}/low"], "high": before[f"{name}/high"]}
+            name: {"value": before[name], **{part: before.get(f"{name}/{part}") for part in ESTIMATE_PARTS}}
             for name in names
             if name in before  # evaluation.k may have been edited between two parts of a run
         },

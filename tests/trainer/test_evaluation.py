@@ -81,6 +81,12 @@ def test_settings_that_mean_nothing_are_refused(model, changes, words):
     assert words in str(refused.value)
 
 
+def test_a_run_folder_is_said_to_be_one_with_how_to_take_its_model_out(tmp_path):
+    (tmp_path / "config.toml").write_text("")
+    with pytest.raises(VeriwardError, match=r"a run folder, not a model; `veriward export model"):
+        look(tmp_path)
+
+
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "inside"):

@@ -143,6 +143,14 @@ def test_what_is_not_a_finite_number_is_a_gap_and_never_a_zero(tmp_path: Path, m
     assert "NaN" not in json.dumps(page_of(run).charts)
 
 
+@pytest.mark.parametrize("steps", [4, 5])
+def test_a_run_that_stopped_for_want_of_a_signal_says_so(tmp_path: Path, steps: int) -> None:
+    learnt = training(1, **{"groups/zero_signal_share": 0.5, "optimizer/loss": 0.1})
+    quiet = [training(2 + number, **{"groups/zero_signal_share": 1.0}) for number in range(steps)]
+    notes = read_run(make_run(tmp_path, [learnt, *quiet])).notes
+    assert ("Stopped: no group gave a signal for 5 steps." in notes) == (steps == 5)
+
+
 def test_a_cause_that_does_not_occur_in_a_step_was_dropped_zero_times(tmp_path: Path) -> None:
     run = make_run(tmp_path, [training(1, **{"discards/zero signal": 8}), training(2)])
     assert chart_titled(run, "Discarded rollouts")["zero signal"]["y"] == [8.0, 0.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -84,6 +85,10 @@ def test_two_steps_move_the_weights_of_any_small_causal_model(kind, tmp_path):
     assert [line["step"] for line in steps] == [1, 2]
     assert all(line["policy/mismatch_k3_mean"] < 1e-8 for line in steps), "the sampler's log-probs are the learner's"
     assert summary.fields["steps"] == 2
+    fields = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert [list(fields[side]["pass@1"]) for side in ("before", "after")] == [list(fields["after"]["greedy"])] * 2
+    assert (fields["before"]["pass@1"]["tasks"], fields["before"]["pass@1"]["undefined"]) == (3, 0)
+    assert (fields["model"], fields["env_options"]) == (str(model), {"outcome": "coin"})
     assert summary.report.is_file()
 
 
@@ -105,6 +110,20 @@ def test_python_takes_what_the_command_line_takes(llama, tmp_path):
     found = veriward.evaluate(ENV, llama, samples=1, k=(1,), limit=1, max_tokens=2, out=str(tmp_path / "eval"))
     assert found.samples == 1
     assert (tmp_path / "eval" / "summary.json").is_file()
+
+
+def test_every_metric_a_run_writes_is_explained(llama, tmp_path):
+    train(config(llama, outcome="judge flaky"), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    page = (ROOT / "docs" / "training.md").read_text()
+    table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    named = {name for cell in table for name in re.findall(r"`([^`]+)`", cell)}
+    whole = {name for cell in table for name in re.findall(r"`(\w+/)[^`]*`, `(\w+)`", cell)}
+    named |= {f"{cell[0]}{name}" for cell in whole for name in named if "/" not in name}
+    named |= {"kind", "policy/mismatch_k3_max"}
+    patterns = [r"pass@\d+(/\w+)?", r"greedy/\w+", r"reward/\w+", r"verdict/\w+_share", r"discards/\S+"]
+    for name in {name for row in rows for name in row}:
+        assert name in named or any(re.fullmatch(pattern, name) for pattern in patterns), name
 
 
 def test_another_seed_is_another_run(llama, tmp_path):
