@@ -72,7 +72,7 @@ def evaluate(
     model: str | Path,
     *,
     samples: int = 8,
-    k: Sequence[int] = (1, 8),
+    k: Sequence[int] | None = None,
     split: Split = "test",
     limit: int | None = None,
     temperature: float = 1.0,
@@ -84,10 +84,11 @@ def evaluate(
 ) -> EvalResult:
     """Evaluate the model directory on a split; with `out`, write summary.json and results.jsonl there.
 
-    samples: per task, at `temperature` (> 0). limit: the first so many tasks. Raises ConfigError for
-    impossible settings, VeriwardError for a missing model or env, or when `out` cannot be written.
-    Safe inside a running event loop.
+    samples: per task, at `temperature` (> 0). k: of pass@k, default 1 and `samples`. limit: the first
+    so many tasks. Raises ConfigError for impossible settings, VeriwardError for a missing model or env,
+    or when `out` cannot be written. Safe inside a running event loop.
     """
+    k = sorted({1, samples}) if k is None else k
     _refuse_impossible(samples, k, limit, temperature)
     home = None if out is None else Path(out)
     if home is not None:
@@ -121,12 +122,12 @@ def evaluate(
 
 def _refuse_impossible(samples: int, k: Sequence[int], limit: int | None, temperature: float) -> None:
     if not k or max(k) > samples or min(k) < 1:
-        raise ConfigError(f"-k {','.join(map(str, k))}: each k must be from 1 to --samples = {samples}")
+        raise ConfigError(f"k = {','.join(map(str, k))}: each k must be from 1 to samples = {samples}")
     if limit is not None and limit < 1:
-        raise ConfigError(f"--limit {limit}: must be 1 or more")
+        raise ConfigError(f"limit = {limit}: must be 1 or more")
     if not 0 < temperature < math.inf:
         raise ConfigError(
-            f"--temperature {temperature}: must be above 0 and finite; greedy accuracy is always reported beside pass@k"
+            f"temperature = {temperature}: must be above 0 and finite; greedy accuracy is always reported beside pass@k"
         )
 
 
@@ -135,9 +136,9 @@ def _make_empty(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
-            raise ConfigError(f"{out}: not empty; give another --out")
+            raise ConfigError(f"{out}: not empty; give another folder")
     except OSError as error:
-        raise ConfigError(f"{out}: no folder can be made there ({error.strerror}); give another --out") from None
+        raise ConfigError(f"{out}: no folder can be made there ({error.strerror}); give another") from None
 
 
 async def evaluate_policy(

@@ -65,14 +65,14 @@ def test_what_no_judge_scored_is_undefined_and_never_a_zero(model):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"k": ()}, "-k"),
-        ({"k": (1, 5)}, "--samples = 4"),
-        ({"samples": 0}, "--samples = 0"),
-        ({"limit": 0}, "--limit 0"),
-        ({"limit": -1}, "--limit -1"),
-        ({"temperature": 0.0}, "--temperature 0.0"),
-        ({"temperature": float("nan")}, "--temperature nan"),
-        ({"temperature": float("inf")}, "--temperature inf"),
+        ({"k": ()}, "k = "),
+        ({"k": (1, 5)}, "samples = 4"),
+        ({"samples": 0}, "samples = 0"),
+        ({"limit": 0}, "limit = 0"),
+        ({"limit": -1}, "limit = -1"),
+        ({"temperature": 0.0}, "temperature = 0.0"),
+        ({"temperature": float("nan")}, "temperature = nan"),
+        ({"temperature": float("inf")}, "temperature = inf"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(model, changes, words):
@@ -90,7 +90,7 @@ def test_a_run_folder_is_said_to_be_one_with_how_to_take_its_model_out(tmp_path)
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "inside"):
-        with pytest.raises(ConfigError, match="give another --out"):
+        with pytest.raises(ConfigError, match="give another"):
             look("no model is looked for", out=out)
     assert (tmp_path / "file").read_text() == ""
 
