@@ -192,11 +192,12 @@ async def _train_one_step(run: Run) -> None:
     batch = build_batch(groups.trained, config.algorithm, config.policy.temperature)
     if batch.has_signal:
         learned = run.learner.step(batch)
-        await run.asker.policy.publish(run.learner.weights(), run.step + 1)
         run.steps_without_signal = 0
     else:
         run.steps_without_signal += 1
     run.step += 1
+    # Unchanged weights too: the version is then the step, and a resumed run labels its tokens alike.
+    await run.asker.policy.publish(run.learner.weights(), run.step)
     now = time.monotonic()
     _record(run, groups, step_metrics(groups, learned, now - learn_started, now - started))
     if run.steps_without_signal >= config.groups.max_steps_without_signal:
