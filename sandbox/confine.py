@@ -14,8 +14,9 @@ from sandbox import linux
 INNER_UID = 1000  # what a job's uid reads as inside a user namespace; not 0, so that an exec regains nothing
 JOB_MOUNT = "/job/tmp"
 WORK_DIR = "/job/tmp/work"
+SCI_DIR = "/sci"  # numpy and sympy, in slots of that flavour
 
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache", "/etc/alternatives")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PROC_FLAGS = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
 _NAMESPACES = (
@@ -39,7 +40,7 @@ def enter_namespaces(*, with_user: bool) -> None:
     linux.unshare(_NAMESPACES)
 
 
-def build_root(interpreter_dirs: list[str], package_dirs: list[str]) -> int:
+def build_root(shown_dirs: list[str], package_dirs: list[str], sci_dirs: list[str]) -> int:
     """Pivot onto a small read-only tree, without what lies in `package_dirs`, and let go of the old one.
 
     Returns a descriptor of a writable `/proc` that no path leads to, or -1 where there is no `/proc`.
@@ -49,10 +50,12 @@ def build_root(interpreter_dirs: list[str], package_dirs: list[str]) -> int:
     os.mkdir("/tmp/old", 0o700)
     linux.pivot_root("/tmp", "/tmp/old")
     os.chdir("/")
-    for path in [*_SYSTEM, *interpreter_dirs]:
+    for path in [*_SYSTEM, *shown_dirs]:
         _expose(path)
     for path in package_dirs:
         _hide(path)
+    for path in sci_dirs:
+        _expose(path, at=f"{SCI_DIR}/{os.path.basename(path)}")
     _make_devices()
     for directory in ("/job", JOB_MOUNT, "/proc"):
         os.makedirs(directory, 0o755, exist_ok=True)
@@ -66,9 +69,9 @@ def build_root(interpreter_dirs: list[str], package_dirs: list[str]) -> int:
     return proc
 
 
-def _expose(path: str) -> None:
-    """Show one path of the old root, read-only, at the same place in the new one."""
-    source = "/old" + path
+def _expose(path: str, at: str = "") -> None:
+    """Show one path of the old root, read-only, at the same place in the new one or `at` another."""
+    source, path = "/old" + path, at or path
     if not os.path.lexists(source) or os.path.lexists(path):
         return
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)

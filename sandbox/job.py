@@ -17,8 +17,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Literal
 
-from sandbox.models import Execution, LimitName, Program
+from sandbox.models import Execution, LimitName
 from sandbox.slot import Slot, SlotLost
+from sandbox.steps import Step
 
 _CHUNK = 1 << 16
 _GRACE_S = 5.0  # for a slot to end and report a job after its wall limit; then the slot itself is killed
@@ -39,18 +40,19 @@ _descriptors: set[int] = set()
 class Job:
     """One execution in progress. Leaving its `with` block ends it, whatever it was doing."""
 
-    def __init__(self, slot: Slot, program: Program, on_end: Callable[[bool], None]) -> None:
+    def __init__(self, slot: Slot, step: Step, on_end: Callable[[bool], None]) -> None:
         """`on_end(is_healthy)` is called once, when the slot is free again. Raises SlotLost."""
-        self._slot, self._program, self._on_end = slot, program, on_end
-        self._input = bytearray(program.stdin)
+        self._slot, self._step, self._on_end = slot, step, on_end
+        self._input = bytearray(step.stdin)
         self._closes_input = False
         self._output, self._errors = bytearray(), bytearray()
+        self._files: dict[str, bytes] = {}
         self._next_line = 0
         self._is_over_cap = False
         self._report: list[str] | None = None
         self._result: Execution | None = None
         self._oom_kills = slot.cgroup.oom_kills() if slot.cgroup else 0
-        self._backstop = time.monotonic() + program.limits.wall_s + _GRACE_S
+        self._backstop = time.monotonic() + step.limits.wall_s + _GRACE_S
         self._start()
 
     def _start(self) -> None:
@@ -71,13 +73,14 @@ class Job:
                     os.close(descriptor)
 
     def _hand_over(self, code: int, theirs: list[int]) -> int:
-        content = memoryview(marshal.dumps((self._program.code, self._program.argv, self._program.files)))
+        step = self._step
+        content = memoryview(marshal.dumps((step.command, step.files, step.are_executable)))
         while content:
             content = content[os.write(code, content) :]
         os.lseek(code, 0, os.SEEK_SET)
         for descriptor in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(descriptor, False)
-        return self._slot.begin(self._program.limits, fresh=self._program.mode == "fresh", descriptors=theirs)
+        return self._slot.begin(step.limits, warm=step.warm, fetch=step.fetch, descriptors=theirs)
 
     def send(self, data: bytes) -> bool:
         """Write to the job's stdin, reading its output meanwhile. False once the job takes no more."""
@@ -114,6 +117,9 @@ class Job:
     def _take_line(self, end: int, following: int) -> bytes:
         line = bytes(self._output[self._next_line : end])
         self._next_line = following
+        if not self._step.keeps_output:
+            del self._output[:following]
+            self._next_line = 0
         return line
 
     def close_stdin(self) -> None:
@@ -174,12 +180,27 @@ class Job:
             self._hear_slot()
 
     def _hear_slot(self) -> None:
-        report = self._slot.receive()
+        message, file = self._slot.receive()
+        if message.startswith(b"file %d " % self._number) and file >= 0:
+            self._keep_file(message.split(b" ", 2)[2], file)
+            return
+        if file >= 0:
+            os.close(file)
+        report = message.decode("ascii", "replace").split()
         is_whole = len(report) == 7 and all(word.isdigit() for word in report[1:6])
         if report[:2] != ["done", str(self._number)] or not is_whole:
             raise SlotLost(f"it said {' '.join(report)[:80]!r}")
         self._report = report
         self._drain()
+
+    def _keep_file(self, name: bytes, file: int) -> None:
+        """Read what the job left under `name`, as long as all files together stay within its disk."""
+        with open(file, "rb", buffering=0) as content, contextlib.suppress(UnicodeDecodeError):
+            path = name.decode()
+            left = (self._step.limits.disk_mb << 20) - sum(map(len, self._files.values()))
+            size = os.fstat(file).st_size
+            if size <= left:  # a sparse file may be longer than the disk that it lies on
+                self._files[path] = content.read(size) or b""
 
     def _drain(self) -> None:
         """Read what is left. Every writer is dead, so what the pipes hold now is all there will be."""
@@ -195,7 +216,7 @@ class Job:
         data = os.read(descriptor, _CHUNK)
         if not data or (self._is_over_cap and self._report is not None):
             return _closed(descriptor)
-        room = self._program.limits.output_bytes - len(self._output) - len(self._errors)
+        room = self._step.limits.output_bytes - len(self._output) - len(self._errors)
         into += data[:room] if room > 0 else b""
         if len(data) > room and not self._is_over_cap:
             self._is_over_cap = True
@@ -227,6 +248,7 @@ class Job:
             cpu_s=cpu_us / 1e6,
             peak_memory_mb=peak_kb / 1024 if peak_mb is None else peak_mb,
             limit=limit,
+            files=self._files,
         )
 
     def _ended_by(self, word: str, sig: int) -> tuple[Literal["finished", "timeout", "killed"], LimitName | None]:

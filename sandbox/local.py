@@ -19,13 +19,18 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from sandbox.cgroups import sweep_leftovers
 from sandbox.errors import ConfigError
 from sandbox.guarantees import Guarantees, local_guarantees
 from sandbox.job import Job
-from sandbox.models import Execution, Program
+from sandbox.models import Execution, Limits, Program
 from sandbox.slot import Slot, SlotLost, cannot_confine
+from sandbox.steps import CompileCache, Step, run_program, run_step
+
+if TYPE_CHECKING:
+    from sandbox.backend import Session, SessionKind
 
 # Jobs of one zygote share its address-space layout, so it is replaced now and then.
 _JOBS_PER_SLOT = 2000
@@ -49,6 +54,7 @@ class Sandbox:
             raise ConfigError(f"Sandbox(slots={slots}): at least 1 job at a time; leave it out for one per usable CPU")
         self.slots = slots or len(os.sched_getaffinity(0))
         self._is_closed = False
+        self._compiled = CompileCache()
         self._reset()
         sweep_leftovers()
         _live.add(self)
@@ -87,16 +93,28 @@ class Sandbox:
 
         Never waits for a free slot but adds one for the time, so that holding one job while opening
         another cannot lock. Raises SlotLost when two slots in a row do not come up, and VeriwardError
-        where the machine can't confine programs.
+        where the machine can't confine programs or the language needs a compile: run that one.
         """
+        if program.spec.compile is not None:
+            raise ConfigError("Sandbox.open: a compiled language can't be talked to; use run, or compile it first")
+        return self.open_step(run_step(program))
+
+    def open_step(self, step: Step) -> Job:
+        """`open` for one command; a compiled program's binary is one of its files."""
         try:
-            return self._begin(program)
+            return self._begin(step)
         except SlotLost:
-            return self._begin(program)
+            return self._begin(step)
+
+    def session(self, kind: SessionKind = "python", *, limits: Limits | None = None) -> Session:
+        """State kept between cells; see `sandbox.backend.Session`. Adds a slot for its life, as `open` does."""
+        from sandbox.session import JobSession
+
+        return JobSession(self.open_step, kind, limits or Limits())
 
     def guarantees(self) -> Guarantees:
         """What is enforced here and what is weaker and why; starts a slot if there is none yet."""
-        slot = self._take()
+        slot = self._take("slim")
         self._give(slot, True)
         return local_guarantees(
             as_root=os.geteuid() == 0,
@@ -131,41 +149,47 @@ class Sandbox:
 
     def _run(self, program: Program, handle: _Handle) -> Execution:
         with self._gate:
-            execution = self._attempt(program, handle)
-            if execution.status == "unavailable" and not handle.is_cancelled:
-                execution = self._attempt(program, handle)
-                if execution.status == "unavailable" and self._attempt(_KNOWN_GOOD, _Handle()).exit_code == 0:
-                    return execution.model_copy(update={"status": "killed", "error": "it ended its slot, twice"})
-            return execution
+            return run_program(program, lambda step: self._run_step(step, handle), self._compiled, warm=True)
 
-    def _attempt(self, program: Program, handle: _Handle) -> Execution:
+    def _run_step(self, step: Step, handle: _Handle) -> Execution:
+        execution = self._attempt(step, handle)
+        if execution.status == "unavailable" and not handle.is_cancelled:
+            execution = self._attempt(step, handle)
+            if execution.status == "unavailable" and self._attempt(_KNOWN_GOOD, _Handle()).exit_code == 0:
+                return execution.model_copy(update={"status": "killed", "error": "it ended its slot, twice"})
+        return execution
+
+    def _attempt(self, step: Step, handle: _Handle) -> Execution:
         try:
-            with self._begin(program) as job, handle.holding(job):
+            with self._begin(step) as job, handle.holding(job):
                 return job.finish()
         except SlotLost as lost:
             return Execution(status="unavailable", error=f"no sandbox slot: {lost}")
 
-    def _begin(self, program: Program) -> Job:
-        slot = self._take()
-        return Job(slot, program, lambda is_healthy: self._give(slot, is_healthy))
+    def _begin(self, step: Step) -> Job:
+        slot = self._take(step.flavour)
+        return Job(slot, step, lambda is_healthy: self._give(slot, is_healthy))
 
-    def _take(self) -> Slot:
+    def _take(self, flavour: str) -> Slot:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("this Sandbox is closed")
-            if self._idle:
-                return self._idle.pop()
-        slot = Slot(str(next(_slot_numbers)))
+            for slot in reversed(self._idle):
+                if slot.flavour == flavour:
+                    self._idle.remove(slot)
+                    return slot
+        slot = Slot(str(next(_slot_numbers)), flavour)
         with self._lock:
             self._all.add(slot)
         return slot
 
     def _give(self, slot: Slot, is_healthy: bool) -> None:
         with self._lock:
-            keep = is_healthy and slot.jobs_started < _JOBS_PER_SLOT and len(self._idle) < 2 * self.slots
-            if keep and not self._is_closed:
+            if is_healthy and slot.jobs_started < _JOBS_PER_SLOT and not self._is_closed:
                 self._idle.append(slot)
-                return
+                if len(self._idle) <= 2 * self.slots:
+                    return
+                slot = self._idle.pop(0)  # the longest unused
             was_mine = slot in self._all
             self._all.discard(slot)
         if was_mine:  # else close() took it
@@ -211,7 +235,7 @@ class _Handle:
                 self._job = None
 
 
-_KNOWN_GOOD = Program(code="pass")
+_KNOWN_GOOD = run_step(Program(code="pass"))
 _default: Sandbox | None = None
 _default_lock = threading.Lock()
 

@@ -18,6 +18,7 @@ from sandbox.languages import LANGUAGES, Language
 Status = Literal["finished", "timeout", "killed", "not_compiled", "unavailable"]
 # What every Linux takes as arguments, whatever its stack limit, less room for what starts the program.
 _ARGV_BYTES = 96 << 10
+_FETCH_BYTES = 32 << 10  # a request to a slot is one message
 _PAGE_BYTES = mmap.PAGESIZE  # a file takes whole pages of a job's disk
 LimitName = Literal["wall", "cpu", "memory", "processes", "output", "file_size", "disk"]
 
@@ -80,7 +81,9 @@ class Program(_Model):
     @model_validator(mode="after")
     def _can_be_laid_out(self) -> Program:
         if isinstance(self.language, str) and self.language not in LANGUAGES:
-            raise ValueError(f"language: {self.language[:40]!r} is not one of {', '.join(LANGUAGES)}; declare a Language")
+            raise ValueError(
+                f"language: {self.language[:40]!r} is not one of {', '.join(LANGUAGES)}; declare a Language"
+            )
         for path in self.files:
             _check_path("files", path)
             if path.split("/")[0] == self.spec.file:
@@ -89,6 +92,10 @@ class Program(_Model):
                 raise ValueError(f"files: {path!r} lies below a path that is a file itself")
         for path in self.fetch:
             _check_path("fetch", path)
+        if sum(len(path.encode()) for path in self.fetch) > _FETCH_BYTES:
+            raise ValueError(
+                f"fetch: paths of more than {_FETCH_BYTES} bytes together; write one archive and fetch that"
+            )
         if any("\0" in argument for argument in self.argv):
             raise ValueError("argv: an argument can't hold a NUL character")
         if sum(len(argument.encode()) + 9 for argument in self.argv) > _ARGV_BYTES:

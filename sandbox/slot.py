@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import array
 import contextlib
+import importlib.util
 import marshal
 import os
 import select
+import shutil
 import signal
 import site
 import socket
@@ -21,10 +23,12 @@ import time
 from pathlib import Path
 
 from sandbox.cgroups import SlotCgroup, make_slot_cgroup
-from sandbox.errors import VeriwardError
+from sandbox.errors import ConfigError, VeriwardError
+from sandbox.languages import LANGUAGES
 from sandbox.models import Limits
 
 _START_TIMEOUT_S = 30.0
+_SCI_PACKAGES = ("numpy", "sympy", "mpmath", "gmpy2")
 _MESSAGE_BYTES = 4096
 _HERE = Path(__file__).resolve().parent
 _STARTER = """
@@ -44,8 +48,9 @@ class Slot:
     """One confined process ready to fork jobs. Raises VeriwardError where the machine can't confine
     and SlotLost when it did not come up for another reason."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, flavour: str = "slim") -> None:
         self.jobs_started = 0
+        self.flavour = flavour
         self.cgroup: SlotCgroup | None = make_slot_cgroup(name)
         self._pid1 = -1
         self._control, child_end = _socket_pair()
@@ -74,13 +79,13 @@ class Slot:
     def fileno(self) -> int:
         return self._control.fileno()
 
-    def begin(self, limits: Limits, *, fresh: bool, descriptors: list[int]) -> int:
+    def begin(self, limits: Limits, *, warm: bool, fetch: tuple[str, ...], descriptors: list[int]) -> int:
         """Start a job on `[program, stdin, stdout, stderr]` and return its number. Raises SlotLost."""
         self.jobs_started += 1
         try:
             if self.cgroup is not None:
                 self.cgroup.prepare(limits.memory_mb, limits.processes)
-            request = {**limits.model_dump(), "job": self.jobs_started, "fresh": fresh}
+            request = {**limits.model_dump(), "job": self.jobs_started, "warm": warm, "fetch": fetch}
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
             self._control.sendmsg([marshal.dumps(request)], rights)
         except OSError as error:
@@ -92,15 +97,15 @@ class Slot:
         with contextlib.suppress(OSError):
             self._control.send(b"kill %d" % job)
 
-    def receive(self) -> list[str]:
-        """The slot's next line, as words; waits for it. Raises SlotLost at its end."""
+    def receive(self) -> tuple[bytes, int]:
+        """The slot's next message, and the descriptor with it or -1; waits for it. Raises SlotLost at its end."""
         try:
-            line = self._control.recv(_MESSAGE_BYTES)
+            message, files, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, 1)
         except OSError as error:
             raise SlotLost(self._last_words(str(error))) from error
-        if not line:
+        if not message:
             raise SlotLost(self._last_words("its process died"))
-        return line.decode("ascii", "replace").split()
+        return message, files[0] if files else -1
 
     def kill(self) -> None:
         """End the slot and everything in it at once, whatever state it is in."""
@@ -133,6 +138,8 @@ class Slot:
             "uid": uid,
             "interpreter_dirs": _interpreter_dirs(),
             "package_dirs": _package_dirs(),
+            "tool_dirs": tool_dirs(),
+            "sci_dirs": sci_dirs() if self.flavour == "sci" else [],
             "python": os.path.realpath(_base_python()),
             "run_main_source": (_HERE / "run_main.py").read_text(),
             "cgroup_procs": self.cgroup.procs_files if self.cgroup else [],
@@ -207,6 +214,26 @@ def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:
         if stream is not None:
             stream.close()
     return process
+
+
+def tool_dirs() -> list[str]:
+    """Prefixes of compilers and interpreters that lie outside the system's folders, node's often."""
+    found = (shutil.which(language.run[0]) for language in LANGUAGES.values())
+    prefixes = {os.path.dirname(os.path.dirname(os.path.realpath(path))) for path in found if path}
+    return sorted(path for path in prefixes if path != "/" and not path.startswith("/usr"))
+
+
+def sci_dirs() -> list[str]:
+    """The folders of numpy, sympy and what they stand on. Raises ConfigError where one of the two is missing."""
+    found = []
+    for name in _SCI_PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            folder = os.path.realpath(next(iter(spec.submodule_search_locations)))
+            found += [path for path in (folder, f"{folder}.libs") if os.path.isdir(path)]
+        elif name in ("numpy", "sympy"):
+            raise ConfigError(f'flavour "sci": {name} is not installed here; `pip install {name}`, or use "slim"')
+    return found
 
 
 def _base_python() -> str:

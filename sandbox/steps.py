@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sandbox.fetch import EVERYTHING
 from sandbox.languages import PYTHON
 from sandbox.models import Execution, Limits, Program
 
-EVERYTHING = "*"
 _CACHE_BYTES = 256 << 20
 _RUN_MAIN = "import sys\n{source}\nrun_main(open('main.py', encoding='utf-8').read(), sys.argv[1:])\n"
 

@@ -14,6 +14,9 @@ import socket
 import time
 from typing import Any, NamedTuple
 
+from sandbox import confine
+from sandbox.fetch import send_files
+
 HEADER_BYTES = 1 << 16
 _TICK_S = 0.1
 
@@ -65,6 +68,8 @@ class Watch:
         wall_us = int((time.monotonic() - self.started) * 1e6)
         self._kill_all()
         os.close(handle)
+        if self.request["fetch"]:
+            send_files(self.control, self.request["job"], confine.WORK_DIR, self.request["fetch"])
         line = f"done {self.request['job']} {self.status} {int(self.cpu_s * 1e6)} {self.peak_kb} {wall_us} {self.limit}"
         return line.encode()
 

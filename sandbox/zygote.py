@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import array
 import gc
+import importlib
 import json  # noqa: F401  # jobs that speak JSON lines would each pay 2.5 ms to import it
 import marshal
 import os
@@ -27,6 +28,8 @@ from sandbox import confine, landlock, linux, seccomp
 from sandbox.run_main import run_main
 from sandbox.watch import HEADER_BYTES, Watch, Watches, readable
 
+PYTHON = "{python}"  # as in languages.py, whose imports a slot can do without
+_FRESH = "run_main(open('main.py', encoding='utf-8').read(), sys.argv[1:])\n"
 _RIGHTS_BYTES = socket.CMSG_SPACE(4 * array.array("i").itemsize)
 _JOB_ENVIRONMENT = {
     "HOME": confine.WORK_DIR,
@@ -34,7 +37,7 @@ _JOB_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "TMPDIR": confine.JOB_MOUNT,
 }
-Job = tuple[dict[str, Any], str, list[str]]  # a request, its code and arguments
+Job = tuple[dict[str, Any], tuple[str, ...]]  # a request and its command
 
 
 class Setup:
@@ -44,6 +47,8 @@ class Setup:
         self.uid: int = config["uid"]  # 0: keep the uid, which a user namespace already made harmless
         self.interpreter_dirs: list[str] = config["interpreter_dirs"]
         self.package_dirs: list[str] = config["package_dirs"]
+        self.tool_dirs: list[str] = config["tool_dirs"]
+        self.sci_dirs: list[str] = config["sci_dirs"]
         self.cgroup_procs: list[str] = config["cgroup_procs"]
         self.watch_memory: bool = config["watch_memory"]
         self.python: str = config["python"]
@@ -97,7 +102,7 @@ class Kit:
         for path in setup.cgroup_procs:
             with open(path, "w") as file:
                 file.write("0")
-        self.proc = confine.build_root(setup.interpreter_dirs, setup.package_dirs)
+        self.proc = confine.build_root([*setup.interpreter_dirs, *setup.tool_dirs], setup.package_dirs, setup.sci_dirs)
         self.has_proc = self.proc >= 0
         self.watches = Watches(cpu=self.has_proc, memory=self.has_proc and setup.watch_memory)
         linux.drop_bounding_capabilities()
@@ -108,7 +113,9 @@ class Kit:
         self.filter = seccomp.Filter()
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler would make pid 1 reachable by its jobs
         os.environ.clear()
-        os.environ.update(_JOB_ENVIRONMENT)
+        os.environ.update(_job_environment(setup))
+        if setup.sci_dirs:
+            _import_sci()
         self.address_space = self._address_space()
         gc.collect()
         gc.freeze()
@@ -173,23 +180,26 @@ def _become_job(kit: Kit, request: dict[str, Any], descriptors: array.array[int]
     kit.filter.apply()
     os.mkdir(confine.WORK_DIR)
     os.chdir(confine.WORK_DIR)
-    code, argv = _lay_out(program)
-    _set_limits(kit, request)  # only now: the slot's own descriptors may be more than the job may open
+    command = _lay_out(program)
+    # Only now: the slot's own descriptors may be more than the job may open.
+    _set_limits(kit, request, of_python=request["warm"] or command[0] == PYTHON)
     linux.close_from(3)
     request["python"], request["run_main_source"] = kit.setup.python, kit.setup.run_main_source
-    return request, code, argv
+    return request, command
 
 
-def _lay_out(program: int) -> tuple[str, list[str]]:
-    """Write the job's files to the work directory; returns its code and arguments."""
+def _lay_out(program: int) -> tuple[str, ...]:
+    """Write the job's files to the work directory; returns its command."""
     with open(program, "rb") as file:
-        code, argv, files = marshal.loads(file.read())
-    for path, content in {"main.py": code.encode(), **files}.items():
+        command, files, are_executable = marshal.loads(file.read())
+    for path, content in files.items():
         if "/" in path:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as out:
             out.write(content)
-    return code, argv
+            if are_executable:
+                os.fchmod(out.fileno(), 0o755)
+    return command
 
 
 def _make_first_to_be_oom_killed(kit: Kit) -> None:
@@ -199,7 +209,7 @@ def _make_first_to_be_oom_killed(kit: Kit) -> None:
         os.write(file, b"1000")
 
 
-def _set_limits(kit: Kit, request: dict[str, Any]) -> None:
+def _set_limits(kit: Kit, request: dict[str, Any], *, of_python: bool) -> None:
     cpu_s = -int(-request["cpu_s"] // 1)
     wanted = [
         (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
@@ -215,7 +225,8 @@ def _set_limits(kit: Kit, request: dict[str, Any]) -> None:
     ]
     if kit.setup.watch_memory:
         most = (request["memory_mb"] << 20) + kit.address_space
-        wanted.append((resource.RLIMIT_AS, most, most))
+        # Other runtimes reserve far more address space than they use; RLIMIT_DATA leaves that out.
+        wanted.append((resource.RLIMIT_AS if of_python else resource.RLIMIT_DATA, most, most))
     for which, soft, hard in wanted:
         ceiling = resource.getrlimit(which)[1]
         if ceiling != resource.RLIM_INFINITY:
@@ -228,13 +239,44 @@ def _shared_processes(kit: Kit) -> int:
     return 0 if kit.setup.uid else 2
 
 
-def run_job(request: dict[str, Any], code: str, argv: list[str]) -> None:
-    """Run the program; never returns. `fresh` execs a new interpreter."""
-    if request["fresh"]:
-        starter = request["run_main_source"] + "\nrun_main(open('main.py', encoding='utf-8').read(), sys.argv[1:])\n"
-        flags = ["-s", "-P", "-S", "-B", "-c", starter, *argv]
-        environment = {**_JOB_ENVIRONMENT, "PYTHONHASHSEED": "0"}
-        os.execve(request["python"], [request["python"], *flags], environment)
+def run_job(request: dict[str, Any], command: tuple[str, ...]) -> None:
+    """Run the program; never returns. A warm job runs in this interpreter, any other is exec'ed."""
+    if not request["warm"]:
+        _exec(request, command)
     for name in [name for name in sys.modules if name == "sandbox" or name.startswith("sandbox.")]:
         del sys.modules[name]
-    run_main(code, argv)
+    with open("main.py", encoding="utf-8") as file:
+        code = file.read()
+    run_main(code, list(command))
+
+
+def _exec(request: dict[str, Any], command: tuple[str, ...]) -> None:
+    environment = dict(os.environ)
+    if command[0] == PYTHON:
+        packages = f"sys.path.append({confine.SCI_DIR!r})" if confine.SCI_DIR in sys.path else ""
+        starter = f"{request['run_main_source']}\n{packages}\n{_FRESH}"
+        command = (request["python"], "-s", "-P", "-S", "-B", "-c", starter, *command[2:])
+        environment["PYTHONHASHSEED"] = "0"
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:  # the codes and the words of a shell
+        missing = isinstance(error, FileNotFoundError)
+        reason = "command not found" if missing else error.strerror
+        os.write(2, f"{command[0]}: {reason}\n".encode())
+        os._exit(127 if missing else 126)
+
+
+def _job_environment(setup: Setup) -> dict[str, str]:
+    path = ":".join([*(f"{folder}/bin" for folder in setup.tool_dirs), _JOB_ENVIRONMENT["PATH"]])
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**_JOB_ENVIRONMENT, "PATH": path, **(threads if setup.sci_dirs else {})}
+
+
+def _import_sci() -> None:
+    """What a job of this flavour finds imported already; its fork pays for none of it."""
+    sys.path.append(confine.SCI_DIR)
+    for name in ("numpy", "numpy.linalg", "numpy.random"):
+        importlib.import_module(name)
+    sympy = importlib.import_module("sympy")
+    x = sympy.Symbol("x")  # sympy imports and caches much at first use, 50 ms and more for a job
+    sympy.simplify(sympy.factor(x**2 - 1) / (x - 1)), sympy.solve(x**2 - x - 1, x), sympy.integrate(x * sympy.sin(x), x)

@@ -303,7 +303,7 @@ def test_a_lost_sandbox_is_unscored() -> None:
 def test_a_machine_too_full_for_a_slot_is_unscored_and_does_not_raise(
     tests: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_slot(name: str) -> None:
+    def no_slot(name: str, flavour: str) -> None:
         raise SlotLost("the machine is full")
 
     monkeypatch.setattr("sandbox.local.Slot", no_slot)

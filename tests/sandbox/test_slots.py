@@ -90,7 +90,7 @@ def test_a_program_that_loses_its_slot_twice_where_a_good_one_runs_is_killed_not
 
 
 def test_unavailable_when_no_slot_comes_up(monkeypatch):
-    def no_slot(name: str) -> None:
+    def no_slot(name: str, flavour: str) -> None:
         raise SlotLost("the machine is full")
 
     with Sandbox(slots=1) as one:
