@@ -20,13 +20,13 @@ import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
-_PROGRAMS = """bash sh cat ls mkdir rm cp mv ln touch head tail sort uniq wc tr cut seq sleep env grep sed awk find xargs
-tee printf echo true false id uname expr dd stat chmod ps mktemp date diff test yes su gcc g++ as ld node""".split()
-_HEADERS = "*.h c++ linux asm asm-generic bits sys gnu rpc net netinet netpacket arpa finclude misc mtd".split()
+_PROGRAMS = """bash sh cat ls mkdir rm cp mv ln touch head tail sort uniq wc tr cut seq sleep env grep sed awk find
+xargs tee printf echo true false id uname expr dd stat chmod ps mktemp date diff test yes su gcc g++ as ld node"""
+_HEADERS = "*.h c++ linux asm asm-generic bits sys gnu rpc net netinet netpacket arpa finclude misc mtd"
 _LINKED = """*crt*.o libc.so* libc_nonshared.a libm.so* libm-*.a libmvec* libpthread* libdl.* librt.* libutil.*
-libstdc++* libgcc_s*""".split()
+libstdc++* libgcc_s*"""
 _COMPILER_PARTS = "cc1 cc1plus collect2 lto-wrapper liblto_plugin.so *crt*.o libgcc* libstdc++* include include-fixed"
-_NOT_FOR_JOBS = {"test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages", "__pycache__"}
+_NOT_FOR_JOBS = {"test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages"}
 _PACKAGES = ("numpy", "sympy", "mpmath")
 _ACCOUNTS = b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/job:/bin/sh\n"
 
@@ -34,8 +34,8 @@ _ACCOUNTS = b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/job:/bin/s
 class Image:
     """A tar under construction: paths keep their place, symlinks bring what they point to."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._tar = tarfile.open(fileobj=file, mode="w|")
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
         self._has: set[str] = set()
 
     def make_dir(self, path: str, mode: int = 0o755) -> None:
@@ -48,9 +48,16 @@ class Image:
         else:
             self._add(path, tarfile.DIRTYPE, mode)
 
-    def write(self, path: str, content: bytes, mode: int = 0o644) -> None:
+    def write(self, path: str, content: bytes) -> None:
         self.make_dir(os.path.dirname(path))
-        self._add(path, tarfile.REGTYPE, mode, content)
+        self._add(path, tarfile.REGTYPE, 0o644, content)
+
+    def copy(self, source: str, path: str) -> None:
+        """A file of this machine under another path. It keeps its time, which bytecode beside it names."""
+        self.make_dir(os.path.dirname(path))
+        mode = 0o755 if os.access(source, os.X_OK) else 0o644
+        with open(source, "rb") as file:
+            self._add(path, tarfile.REGTYPE, mode, file.read(), time=int(os.stat(source).st_mtime))
 
     def link(self, path: str, target: str) -> None:
         self.make_dir(os.path.dirname(path))
@@ -73,37 +80,34 @@ class Image:
             for name in sorted(set(os.listdir(path)) - _NOT_FOR_JOBS):
                 self.bring(os.path.join(path, name))
         elif os.path.isfile(path):
-            self._add_file(path)
-
-    def close(self) -> None:
-        self._tar.close()
+            self.copy(path, path)
 
     def _add_link(self, path: str) -> None:
         self._add(path, tarfile.SYMTYPE, 0o777, link=os.readlink(path))
 
-    def _add_file(self, path: str) -> None:
-        mode = 0o755 if os.access(path, os.X_OK) else 0o644
-        with open(path, "rb") as file:
-            self._add(path, tarfile.REGTYPE, mode, file.read())
-
-    def _add(self, path: str, kind: bytes, mode: int, content: bytes = b"", link: str = "") -> None:
+    def _add(self, path: str, kind: bytes, mode: int, content: bytes = b"", link: str = "", time: int = 0) -> None:
         path = os.path.normpath(path)
         if path in self._has:
             return
         self._has.add(path)
         member = tarfile.TarInfo(path.lstrip("/"))
         member.type, member.mode, member.size, member.linkname = kind, mode, len(content), link
+        member.mtime = time
         self._tar.addfile(member, io.BytesIO(content))
 
 
 def write_image(file: BinaryIO) -> None:
-    image = Image(file)
+    with tarfile.open(fileobj=file, mode="w|") as tar:
+        fill(Image(tar))
+
+
+def fill(image: Image) -> None:
     for path in ("/bin", "/sbin", "/lib", "/lib64", "/usr/local/bin", "/proc", "/sys", "/dev", "/root"):
         image.make_dir(path)
     image.make_dir("/tmp", 0o1777)
     image.write("/etc/passwd", _ACCOUNTS)
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    programs = [found for name in _PROGRAMS if (found := shutil.which(name))]
+    programs = [found for name in _PROGRAMS.split() if (found := shutil.which(name))]
     executables = [python, *programs]
     for path in programs:
         image.bring(path)
@@ -112,7 +116,6 @@ def write_image(file: BinaryIO) -> None:
     executables += _bring_python(image, python)
     for path in _libraries(executables):
         image.bring(path)
-    image.close()
 
 
 def _bring_python(image: Image, python: str) -> list[str]:
@@ -138,11 +141,10 @@ def _bring_python(image: Image, python: str) -> list[str]:
 def _copy_package(image: Image, source: str, target: str) -> list[str]:
     objects = []
     for folder, below, names in os.walk(source):
-        below[:] = sorted(set(below) - {"tests", "__pycache__"})
+        below[:] = sorted(set(below) - {"tests"})
         for name in sorted(names):
             path = os.path.join(folder, name)
-            with open(path, "rb") as file:
-                image.write(os.path.join(target, os.path.relpath(path, source)), file.read())
+            image.copy(path, os.path.normpath(os.path.join(target, os.path.relpath(path, source))))
             if ".so" in name:
                 objects.append(path)
     return objects
@@ -152,8 +154,8 @@ def _bring_compiler(image: Image) -> list[str]:
     """Headers, start files and the parts that gcc and g++ call; returns what needs libraries."""
     multiarch = _gcc("-print-multiarch")
     parts = os.path.dirname(_gcc("-print-file-name=libgcc.a"))
-    patterns = [f"/usr/include/{name}" for name in [*_HEADERS, multiarch] if name]
-    patterns += [f"/usr/lib/{multiarch}/{name}" for name in _LINKED]
+    patterns = [f"/usr/include/{name}" for name in [*_HEADERS.split(), multiarch] if name]
+    patterns += [f"/usr/lib/{multiarch}/{name}" for name in _LINKED.split()]
     patterns += [f"{parts}/{name}" for name in _COMPILER_PARTS.split()]
     for pattern in patterns:
         for path in sorted(glob.glob(pattern)):
