@@ -201,8 +201,9 @@ class Job:
         try:
             os.execvpe(command[0], command, environment)
         except OSError as error:
-            os.write(2, f"{command[0]}: {error.strerror}\n".encode())
-            os._exit(127 if error.errno == errno.ENOENT else 126)
+            missing = error.errno == errno.ENOENT
+            os.write(2, f"{command[0]}: {'command not found' if missing else error.strerror}\n".encode())
+            os._exit(127 if missing else 126)
 
     def set_limits(self) -> None:
         request = self.request

@@ -37,7 +37,7 @@ from sandbox.errors import ConfigError, VeriwardError
 from sandbox.guarantees import Guarantee, Guarantees
 from sandbox.languages import PYTHON
 from sandbox.models import Execution, Limits, Program
-from sandbox.steps import CompileCache, Step, interpreter_command, run_program
+from sandbox.steps import CompileCache, Step, interpreter_command, run_program, run_step
 
 SHIPPED_DOCKERFILE = Path(__file__).with_name("container") / "Dockerfile"
 _DEFAULT_SOCKET = "unix:///var/run/docker.sock"
@@ -128,12 +128,21 @@ class DockerSandbox:
 
         return JobSession(self.open_step, kind, limits or Limits())
 
-    def open_step(self, step: Step) -> DockerJob:
-        """Start a step to talk to, as a context manager. Its `stdin` is sent first.
+    def open(self, program: Program) -> DockerJob:
+        """Start a program to talk to, as a context manager. Its `stdin` is sent first.
 
-        Never waits for a free slot but adds one for the time, so that holding one while opening another
-        cannot lock. Raises ContainerLost when two containers in a row do not come up.
+        Never waits for a free slot but adds one for the time, so that holding one job while opening
+        another cannot lock. Raises ContainerLost when two containers in a row do not come up, and
+        ConfigError where the language needs a compile: run that one.
         """
+        if program.spec.compile is not None:
+            raise ConfigError(
+                "DockerSandbox.open: a compiled language can't be talked to; use run, or compile it first"
+            )
+        return self.open_step(run_step(program, can_be_warm=False))
+
+    def open_step(self, step: Step) -> DockerJob:
+        """`open` for one command; a compiled program's binary is one of its files."""
         try:
             return self._begin(step)
         except ContainerLost:
@@ -141,13 +150,13 @@ class DockerSandbox:
 
     def guarantees(self) -> Guarantees:
         """What is enforced here and what is weaker and why; starts a container if there is none yet."""
-        self._ready_plan()
+        plan = self._ready_plan()
         try:
             container = self._take(Walls.around(Limits()))
         except ContainerLost as lost:
             raise VeriwardError(f"no container of image {self.image} comes up: {lost}") from None
         self._give(container, True)
-        return _guarantees(self._info, container.features, self.image, self._runtime)
+        return _guarantees(self._info, plan)
 
     def close(self) -> None:
         """Remove every container, and any job still in one. Later use raises RuntimeError."""
@@ -231,7 +240,7 @@ class DockerSandbox:
                 api = connect(self._base_url)
                 try:
                     with losing(f"the engine at {self._base_url} failed"):
-                        self._info = api.info()
+                        self._info, version = api.info(), api.version()
                         _require_image(api, self.image, self._dockerfile)
                     remove_leftovers(api)
                 except ContainerLost as lost:
@@ -240,7 +249,10 @@ class DockerSandbox:
                     api.close()
                 options = " ".join(self._info.get("SecurityOptions") or ())
                 is_remapped = "name=userns" in options or "name=rootless" in options
-                self._plan = Plan(self._base_url, self.image, self._runtime, self._cpus, is_remapped)
+                is_podman = any("Podman" in part.get("Name", "") for part in version.get("Components") or ())
+                plan = Plan(self._base_url, self.image, self._runtime, self._cpus, is_remapped, is_podman)
+                _require(_guarantees(self._info, plan), self._require)
+                self._plan = plan
         return self._plan
 
     def _forget(self) -> None:
@@ -325,8 +337,17 @@ def _require_image(api: Any, image: str, dockerfile: str | os.PathLike[str] | No
             raise VeriwardError(f"{path} did not build: {brief(Exception(line['error']))}")
 
 
-def _guarantees(info: dict[str, Any], features: dict[str, Any], image: str, runtime: str | None) -> Guarantees:
-    where = f"image {image}, runtime {runtime or info.get('DefaultRuntime') or 'the default one'}"
+def _require(guarantees: Guarantees, names: tuple[str, ...]) -> None:
+    known = {item.name: item for item in guarantees.items}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"DockerSandbox(require=...): {name!r} is none of {', '.join(sorted(known))}")
+        if known[name].level != "enforced":
+            raise VeriwardError(f"DockerSandbox(require=...): {name} is weaker here: {known[name].how}")
+
+
+def _guarantees(info: dict[str, Any], plan: Plan) -> Guarantees:
+    where = f"image {plan.image}, runtime {plan.runtime or info.get('DefaultRuntime') or 'the default one'}"
     enforced = {
         "harness": f"a container of its own, an undumpable pid 1, a fresh interpreter ({where})",
         "files": "read-only root; one tmpfs to write to, emptied after every job",
@@ -339,14 +360,15 @@ def _guarantees(info: dict[str, Any], features: dict[str, Any], image: str, runt
         "open_files": "RLIMIT_NOFILE, per process",
         "processes": "pids cgroup and RLIMIT_NPROC of a uid of its own",
         "cpu": "RLIMIT_CPU per process, the sum looked at every 0.1 s",
+        "memory": "memory cgroup over all processes and the tmpfs",
     }
-    items = [Guarantee(name=name, level="enforced", how=how) for name, how in enforced.items()]
-    has_memory = bool(info.get("MemoryLimit"))
-    how = "memory cgroup over all processes and the tmpfs" if has_memory else "the engine can't limit memory: RLIMIT_AS"
-    items.append(Guarantee(name="memory", level="enforced" if has_memory else "weaker", how=how))
-    items.append(
-        Guarantee(name="landlock", level="weaker", how="not used; the container's read-only root stands alone")
-    )
+    weaker = {"landlock": "not used; the container's read-only root stands alone"}
+    if plan.is_podman:
+        weaker["disk"] = "Podman takes no inode limit for a tmpfs: only its bytes are capped"
+    if not info.get("MemoryLimit"):
+        weaker["memory"] = "the engine can't limit memory: RLIMIT_AS per process"
+    items = [Guarantee(name=name, level="enforced", how=how) for name, how in enforced.items() if name not in weaker]
+    items += [Guarantee(name=name, level="weaker", how=how) for name, how in weaker.items()]
     return Guarantees(backend="docker", items=tuple(items))
 
 

@@ -71,6 +71,7 @@ class Plan(NamedTuple):
     runtime: str | None
     cpus: float | None
     is_remapped: bool  # the engine maps uids, and so offers few
+    is_podman: bool  # takes neither owners nor inode limits for a tmpfs
 
 
 def connect(base_url: str) -> Any:
@@ -100,7 +101,7 @@ def losing(what: str) -> Iterator[None]:
 
 
 def brief(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return " ".join(str(error).split())[:800] or type(error).__name__
 
 
 class Container:
@@ -306,11 +307,13 @@ def _creation(api: Any, plan: Plan, walls: Walls) -> dict[str, Any]:
     import docker
 
     uid = _own_uid(plan.is_remapped)
-    mine = f"mode=0700,uid={uid},gid={uid}"
+    mode = "mode=1777" if plan.is_podman else f"mode=0700,uid={uid},gid={uid}"
     memory = f"{walls.memory_mb + _OVERHEAD_MB}m"
     files = docker.types.Ulimit(name="nofile", soft=4160, hard=4160)
     # Both are named, since Podman's own defaults can be above what its user may set.
     tasks = docker.types.Ulimit(name="nproc", soft=4096, hard=4096)
+    # Message queues would outlive a job, and Podman gives a read-only container writable places of its own.
+    shut = ["/dev/mqueue", *(("/run", "/var/tmp") if plan.is_podman else ())]
     host = api.create_host_config(
         network_mode="none",
         read_only=True,
@@ -325,9 +328,9 @@ def _creation(api: Any, plan: Plan, walls: Walls) -> dict[str, Any]:
         log_config=docker.types.LogConfig(type="none"),
         runtime=plan.runtime,
         tmpfs={
-            "/tmp": f"rw,exec,nosuid,nodev,size={walls.disk_mb}m,nr_inodes={walls.disk_inodes + 2},{mine}",
-            "/dev/shm": f"rw,noexec,nosuid,nodev,size={_SHM_MB}m,nr_inodes=256,{mine}",
-            "/dev/mqueue": "ro,noexec,nosuid,nodev,size=4k,nr_inodes=1,mode=0555",  # queues would outlive a job
+            "/tmp": f"rw,exec,nosuid,nodev,size={walls.disk_mb}m,{mode}{_inodes(plan, walls.disk_inodes + 2)}",
+            "/dev/shm": f"rw,noexec,nosuid,nodev,size={_SHM_MB}m,{mode}{_inodes(plan, 256)}",
+            **dict.fromkeys(shut, f"ro,noexec,nosuid,nodev,size=4k,mode=0555{_inodes(plan, 1)}"),
         },
     )
     return {
@@ -340,6 +343,10 @@ def _creation(api: Any, plan: Plan, walls: Walls) -> dict[str, Any]:
         "labels": {LABEL: "1", OWNER: owner()},
         "host_config": host,
     }
+
+
+def _inodes(plan: Plan, most: int) -> str:
+    return "" if plan.is_podman else f",nr_inodes={most}"
 
 
 def _starter() -> str:

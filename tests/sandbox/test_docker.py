@@ -23,7 +23,7 @@ import pytest
 
 from sandbox.docker_backend import DockerSandbox
 from sandbox.docker_container import LABEL, OWNER, owner
-from sandbox.errors import VeriwardError
+from sandbox.errors import ConfigError, VeriwardError
 from sandbox.models import Limits, Program
 from sandbox.steps import Step
 
@@ -61,9 +61,9 @@ def box(image: str) -> Iterator[DockerSandbox]:
         yield sandbox
 
 
-def containers_of(api: Any, pid: int) -> list[dict[str, Any]]:
+def containers_of(api: Any, pid: int) -> set[str]:
     rows = api.containers(all=True, filters={"label": f"{LABEL}=1"})
-    return [row for row in rows if row["Labels"][OWNER].startswith(f"{pid}:")]
+    return {row["Id"] for row in rows if row["Labels"][OWNER].startswith(f"{pid}:")}
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
@@ -75,10 +75,11 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 def test_a_container_has_every_wall_that_the_engine_offers(image: str, api: Any) -> None:
     limits = Limits(memory_mb=64, processes=9, disk_mb=7, disk_inodes=99)
+    others = containers_of(api, os.getpid())
     with DockerSandbox(image, slots=1, cpus=0.5) as sandbox:
         assert sandbox.run_sync(Program(code="pass", limits=limits)).exit_code == 0
-        (row,) = containers_of(api, os.getpid())
-        found = api.inspect_container(row["Id"])
+        (made,) = containers_of(api, os.getpid()) - others
+        found = api.inspect_container(made)
     host = found["HostConfig"]
     assert host["NetworkMode"] == "none"
     assert list(found["NetworkSettings"]["Networks"]) == ["none"]
@@ -100,12 +101,13 @@ def test_a_container_has_every_wall_that_the_engine_offers(image: str, api: Any)
 
 
 def test_close_removes_its_containers_and_a_job_in_one_of_them(image: str, api: Any) -> None:
+    others = containers_of(api, os.getpid())
     sandbox = DockerSandbox(image, slots=1)
     job = sandbox.open_step(Step(("sleep", "60"), {}, Limits(wall_s=60)))
-    names = {row["Id"] for row in containers_of(api, os.getpid())}
     assert sandbox.run_sync(WHOAMI).exit_code == 0
+    assert len(containers_of(api, os.getpid()) - others) == 2
     sandbox.close()
-    assert not {row["Id"] for row in containers_of(api, os.getpid())} & names
+    assert containers_of(api, os.getpid()) == others
     assert job.finish().status == "unavailable"
     with pytest.raises(RuntimeError, match="closed"):
         sandbox.run_sync(WHOAMI)
@@ -141,6 +143,8 @@ def test_a_killed_client_leaves_no_container_even_when_its_fork_lives_on(image: 
 
 
 def test_what_a_dead_owner_left_is_removed_at_the_next_start_and_nothing_else(image: str, api: Any) -> None:
+    from docker.errors import NotFound
+
     gone = subprocess.run([sys.executable, "-c", "import sandbox.docker_container as d; print(d.owner())"], stdout=-1)
     dead = gone.stdout.decode().strip()
     elsewhere = ":".join([*dead.split(":")[:2], "00000000-0000-0000-0000-000000000000", "pid:[1]"])
@@ -149,7 +153,8 @@ def test_what_a_dead_owner_left_is_removed_at_the_next_start_and_nothing_else(im
         labels = {LABEL: "1", OWNER: label}
         config = api.create_host_config(network_mode="none")
         made[label] = api.create_container(image, ["sleep", "600"], labels=labels, host_config=config)["Id"]
-        api.start(made[label])
+        with contextlib.suppress(NotFound):  # another process that starts now removes the dead one first
+            api.start(made[label])
     try:
         with DockerSandbox(image, slots=1) as sandbox:
             assert sandbox.run_sync(WHOAMI).exit_code == 0
@@ -310,6 +315,19 @@ def test_an_absent_image_and_an_absent_engine_are_one_line_that_says_what_to_do(
         with pytest.raises(VeriwardError, match="no container engine answers at") as caught:
             sandbox.run_sync(WHOAMI)
         assert "\n" not in str(caught.value)
+
+
+def test_a_guarantee_that_is_required_and_weaker_stops_the_first_use(image: str) -> None:
+    with DockerSandbox(image, slots=1, require=("network", "harness", "memory")) as sandbox:
+        assert sandbox.run_sync(WHOAMI).exit_code == 0
+        assert all(map(sandbox.guarantees().enforces, ("network", "harness", "memory")))
+    with (
+        DockerSandbox(image, require=("landlock",)) as sandbox,
+        pytest.raises(VeriwardError, match="landlock is weaker"),
+    ):
+        sandbox.run_sync(WHOAMI)
+    with DockerSandbox(image, require=("luck",)) as sandbox, pytest.raises(ConfigError, match="'luck' is none of"):
+        sandbox.guarantees()
 
 
 def test_an_engine_that_goes_away_during_a_job_makes_it_unavailable(image: str, tmp_path: Path) -> None:
