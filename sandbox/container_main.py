@@ -280,6 +280,9 @@ class Job:
                 self.end_input_if_due()
             elif kind == "K":
                 self.told(payload)
+            elif kind == "M":
+                before, self.oom_kills = self.oom_kills, self.count("oom_kill", 0)
+                self.wire.send("M", b"%d" % (self.oom_kills > before))
 
     def told(self, job: bytes) -> None:
         """To stop; an order that came late is for a job before this one."""

@@ -46,6 +46,7 @@ class DockerJob:
         self._files: dict[str, bytearray] = {}
         self._file = bytearray()
         self._fetched = 0
+        self._ran_out: bool | None = None
         self._report: dict[str, Any] | None = None
         self._result: Execution | None = None
         container.jobs_started += 1
@@ -123,6 +124,18 @@ class DockerJob:
         self._closes_input = True
         self._feed()
 
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel killed a process of it for memory since this was last asked; only with a cgroup."""
+        self._ran_out = None
+        try:
+            if self._report is None and self._result is None:
+                self._container.send("M")
+            while self._ran_out is None and self._report is None and self._result is None:
+                self._pump(None)
+        except ContainerLost as lost:
+            self._give_up(lost)
+        return bool(self._ran_out) or bool(self._report and self._report.get("oom"))
+
     def stop(self) -> None:
         """End the job now; `finish` tells how. The one method that another thread may call."""
         self._container.send("K", b"%d" % self._number)
@@ -177,6 +190,8 @@ class DockerJob:
             self._input.clear()
         elif kind == "C":
             self._has_output = self._has_output and payload != b"O"
+        elif kind == "M":
+            self._ran_out = payload == b"1"
         elif kind == "P":
             self._open_file(payload)
         elif kind == "D":

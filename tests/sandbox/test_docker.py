@@ -269,6 +269,36 @@ def test_a_dialogue_that_keeps_no_output_may_go_on_past_its_cap(box: DockerSandb
         assert job.finish().limit == "output"
 
 
+def test_a_dialogue_tells_that_memory_ran_out_once_for_each_time(box: DockerSandbox) -> None:
+    code = """
+import os
+for line in open(0):
+    if line == "grow\\n":
+        if not os.fork():
+            x = bytearray(200 << 20)
+            for i in range(0, len(x), 4096): x[i] = 1
+            os._exit(0)
+        os.wait()
+    print("ready", flush=True)
+"""
+    with box.open(Program(code=code, limits=Limits(memory_mb=64))) as job:
+        seen = []
+        for line in (b"stay\n", b"grow\n", b"stay\n"):
+            assert job.send(line)
+            assert job.receive_line(20) == b"ready"
+            seen.append(job.ran_out_of_memory())
+        assert seen == [False, True, False]
+        assert job.finish().exit_code == 0
+
+
+async def test_sessions_keep_their_state_in_a_container(box: DockerSandbox) -> None:
+    async with box.session("python") as python, box.session("shell") as shell:
+        assert (await python.run("x = 41")).exit_code == 0
+        assert (await python.run("print(x + 1)")).stdout == b"42\n"
+        assert (await shell.run("mkdir in && cd in && echo hej > file")).exit_code == 0
+        assert (await shell.run("basename $PWD; cat file")).stdout == b"in\nhej\n"
+
+
 async def test_a_cancelled_run_ends_its_job(box: DockerSandbox) -> None:
     running = asyncio.create_task(box.run(Program(code="import time\ntime.sleep(50)", limits=Limits(wall_s=60))))
     while not any(container not in box._idle for container in box._all):
