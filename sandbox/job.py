@@ -128,6 +128,13 @@ class Job:
         if not self._input:
             self._stdin = _closed(self._stdin)
 
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel killed a process of it for memory since this was last asked; only with a cgroup."""
+        if self._slot.cgroup is None:
+            return False
+        before, self._oom_kills = self._oom_kills, self._slot.cgroup.oom_kills()
+        return self._oom_kills > before
+
     def stop(self) -> None:
         """End the job now; `finish` tells how. The one method that another thread may call."""
         self._slot.order_stop(self._number)
@@ -154,6 +161,8 @@ class Job:
         if left <= 0:
             self._slot.kill()
             raise SlotLost("it did not end a job that was over its wall time")
+        if self._slot.fileno() < 0:
+            raise SlotLost("its sandbox was closed")
         poller = select.poll()
         for descriptor in (self._stdout, self._stderr):
             if descriptor >= 0:

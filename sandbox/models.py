@@ -85,13 +85,13 @@ class Program(_Model):
                 f"language: {self.language[:40]!r} is not one of {', '.join(LANGUAGES)}; declare a Language"
             )
         for path in self.files:
-            _check_path("files", path)
+            check_path("files", path)
             if path.split("/")[0] == self.spec.file:
                 raise ValueError(f"files: {path!r} is where the code itself goes; give the file another name")
             if any(str(parent) in self.files for parent in PurePosixPath(path).parents):
                 raise ValueError(f"files: {path!r} lies below a path that is a file itself")
         for path in self.fetch:
-            _check_path("fetch", path)
+            check_path("fetch", path)
         if sum(len(path.encode()) for path in self.fetch) > _FETCH_BYTES:
             raise ValueError(
                 f"fetch: paths of more than {_FETCH_BYTES} bytes together; write one archive and fetch that"
@@ -113,7 +113,7 @@ class Program(_Model):
         return self
 
 
-def _check_path(field: str, path: str) -> None:
+def check_path(field: str, path: str) -> None:
     try:
         parts = path.split("/")
         impossible = "\0" in path or len(path.encode()) > 1024 or any(len(part.encode()) > 255 for part in parts)

@@ -12,7 +12,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 UID = 23_456
-_BATTERY = ["tests/sandbox/test_contract.py", "tests/sandbox/test_hostile.py", "tests/sandbox/test_languages.py"]
+_BATTERY = [
+    "tests/sandbox/test_contract.py",
+    "tests/sandbox/test_hostile.py",
+    "tests/sandbox/test_languages.py",
+    "tests/sandbox/test_session.py",
+]
 
 
 def python_for_anyone() -> str | None:
