@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from sandbox import linux
+from sandbox import landlock, linux
 
 INNER_UID = 1000  # what a job's uid reads as inside a user namespace; not 0, so that an exec regains nothing
 JOB_MOUNT = "/job/tmp"
@@ -38,6 +38,35 @@ def enter_namespaces(*, with_user: bool) -> None:
         _write("/proc/self/uid_map", f"{INNER_UID} {uid} 1")
         _write("/proc/self/gid_map", f"{INNER_UID} {gid} 1")
     linux.unshare(_NAMESPACES)
+
+
+class OwnRoot:
+    """The slot's own small read-only tree; each job's folder is a tmpfs of its own in it."""
+
+    tmp_dir, work_dir, sci_dir = JOB_MOUNT, WORK_DIR, SCI_DIR
+
+    def __init__(self, shown_dirs: list[str], package_dirs: list[str], sci_dirs: list[str], uid: int) -> None:
+        self.proc = build_root(shown_dirs, package_dirs, sci_dirs)
+        self._uid = uid
+
+    def ruleset(self, abi: int) -> int:
+        """Read and execute everywhere, write only below `/job` and to `/dev`."""
+        rules = landlock.Rules(abi)
+        rules.allow_reading("/")
+        rules.allow_device("/dev")
+        rules.allow_writing("/job")
+        return rules.descriptor
+
+    def begin_job(self, disk_mb: int, inodes: int) -> None:
+        """A fresh tmpfs, with bytes and inodes capped."""
+        options = f"size={disk_mb}m,nr_inodes={inodes + 2},mode=0700,uid={self._uid},gid={self._uid}"
+        linux.mount("tmpfs", JOB_MOUNT, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+
+    def end_job(self) -> None:
+        linux.unmount(JOB_MOUNT, linux.MNT_DETACH)
+
+    def is_full(self) -> bool:
+        return False  # the tmpfs itself says so to the job
 
 
 def build_root(shown_dirs: list[str], package_dirs: list[str], sci_dirs: list[str]) -> int:
@@ -114,16 +143,6 @@ def _mount_proc() -> int:
     linux.mount("/proc", "/proc", None, linux.MS_BIND)
     linux.restrict_mount("/proc", linux.MOUNT_ATTR_RDONLY, recursive=False)
     return beneath
-
-
-def mount_job_dir(uid: int, disk_mb: int, inodes: int) -> None:
-    """A fresh tmpfs for one job, with the work directory in it. Bytes and inodes are capped."""
-    options = f"size={disk_mb}m,nr_inodes={inodes + 2},mode=0700,uid={uid},gid={uid}"
-    linux.mount("tmpfs", JOB_MOUNT, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
-
-
-def drop_job_dir() -> None:
-    linux.unmount(JOB_MOUNT, linux.MNT_DETACH)
 
 
 def _write(path: str, text: str) -> None:

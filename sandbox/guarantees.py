@@ -39,19 +39,20 @@ class Guarantees(BaseModel):
         return {item.name: item.level for item in self.items}[name] == "enforced"
 
 
-def local_guarantees(*, as_root: bool, has_cgroup: bool, landlock_abi: int, has_proc: bool) -> Guarantees:
+def local_guarantees(
+    *, as_root: bool, has_cgroup: bool, landlock_abi: int, has_proc: bool, shares_root: bool
+) -> Guarantees:
     """The local backend's, from what its slot found when it started."""
+    if shares_root:
+        return Guarantees(backend="local", items=_on_a_shared_root(as_root, has_cgroup, landlock_abi))
     identity = "a uid of the slot's own" if as_root else "a user namespace without capabilities"
     items = [
         Guarantee(name="harness", level="enforced", how=f"own pid and mount namespaces, {identity}, fresh interpreter"),
         Guarantee(name="files", level="enforced", how="read-only root of its own; one tmpfs to write to"),
         Guarantee(name="network", level="enforced", how="empty network namespace; only unix sockets (seccomp)"),
         Guarantee(name="survivors", level="enforced", how="every process of the pid namespace killed and reaped"),
-        Guarantee(name="wall", level="enforced", how="killed by the slot, or with it"),
-        Guarantee(name="output", level="enforced", how="killed by its reader"),
+        *_COMMON,
         Guarantee(name="disk", level="enforced", how="tmpfs with capped bytes and inodes"),
-        Guarantee(name="file_size", level="enforced", how="RLIMIT_FSIZE"),
-        Guarantee(name="open_files", level="enforced", how="RLIMIT_NOFILE, per process"),
         Guarantee(name="processes", level="enforced", how="pids cgroup" if has_cgroup else "RLIMIT_NPROC of its uid"),
         _cpu(has_proc),
         _memory(as_root, has_cgroup, has_proc),
@@ -64,6 +65,37 @@ def local_guarantees(*, as_root: bool, has_cgroup: bool, landlock_abi: int, has_
         ),
     ]
     return Guarantees(backend="local", items=tuple(items))
+
+
+_COMMON = (
+    Guarantee(name="wall", level="enforced", how="killed by the slot, or with it"),
+    Guarantee(name="output", level="enforced", how="killed by its reader"),
+    Guarantee(name="file_size", level="enforced", how="RLIMIT_FSIZE"),
+    Guarantee(name="open_files", level="enforced", how="RLIMIT_NOFILE, per process"),
+)
+
+
+def _on_a_shared_root(as_root: bool, has_cgroup: bool, landlock_abi: int) -> tuple[Guarantee, ...]:
+    """Where namespaces are refused, as in an ordinary container."""
+    identity = "a uid of the slot's own" if as_root else "signals and ptrace kept inside by Landlock"
+    processes = Guarantee(name="processes", level="weaker", how="no count of its own: looked at every 0.05 s")
+    if as_root:
+        how = "pids cgroup" if has_cgroup else "RLIMIT_NPROC of its uid"
+        processes = Guarantee(name="processes", level="enforced", how=how)
+    return (
+        Guarantee(name="harness", level="enforced", how=f"Landlock domain, {identity}, fresh interpreter"),
+        Guarantee(
+            name="files", level="enforced", how="Landlock: system to read, one folder to write; names can be seen"
+        ),
+        Guarantee(name="network", level="enforced", how="no sockets but pairs (seccomp)"),
+        Guarantee(name="survivors", level="enforced", how="a process group that can't be left (seccomp), killed whole"),
+        *_COMMON,
+        Guarantee(name="disk", level="weaker", how="no mounts here: the folder is looked at every 0.05 s"),
+        processes,
+        Guarantee(name="cpu", level="enforced", how="the sum looked at every 0.05 s; in sessions for the whole"),
+        _memory(as_root, has_cgroup, has_proc=True),
+        Guarantee(name="landlock", level="enforced" if landlock_abi >= 6 else "weaker", how=f"ABI {landlock_abi}"),
+    )
 
 
 def _cpu(has_proc: bool) -> Guarantee:

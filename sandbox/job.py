@@ -27,6 +27,8 @@ _ENDED_BY: dict[str, tuple[Literal["timeout", "killed"], LimitName]] = {
     "wall": ("timeout", "wall"),
     "cpu": ("timeout", "cpu"),
     "memory": ("killed", "memory"),
+    "processes": ("killed", "processes"),  # the last two only where no cgroup and no mount bounds them
+    "disk": ("killed", "disk"),
 }
 
 

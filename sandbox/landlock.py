@@ -33,31 +33,43 @@ def abi() -> int:
         return 0
 
 
-def make_ruleset(version: int, writable: str) -> int:
-    """A rule-set descriptor: read and execute everywhere, write only below `writable` and to `/dev`."""
-    every_right = (1 << _RIGHTS.get(version, 16)) - 1
-    attributes = (ctypes.c_uint64 * 3)(
-        every_right,
-        _NET_BIND_CONNECT if version >= 4 else 0,
-        _SCOPE_ABSTRACT_AND_SIGNAL if version >= 6 else 0,
-    )
-    size = 8 if version < 4 else 16 if version < 6 else 24
-    ruleset = linux.syscall(_CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0), what="landlock ruleset")
-    _allow(ruleset, "/", _READ & every_right)
-    _allow(ruleset, "/dev", (_READ_FILE | _WRITE_FILE | _READ_DIR | _TRUNCATE | _IOCTL_DEV) & every_right)
-    _allow(ruleset, writable, every_right)
-    return ruleset
+class Rules:
+    """A rule set in the making: all that it does not allow is denied. `descriptor` is what `restrict` takes."""
 
+    def __init__(self, version: int) -> None:
+        self._every_right = (1 << _RIGHTS.get(version, 16)) - 1
+        attributes = (ctypes.c_uint64 * 3)(
+            self._every_right,
+            _NET_BIND_CONNECT if version >= 4 else 0,
+            _SCOPE_ABSTRACT_AND_SIGNAL if version >= 6 else 0,
+        )
+        size = ctypes.c_size_t(8 if version < 4 else 16 if version < 6 else 24)
+        self.descriptor = linux.syscall(_CREATE, attributes, size, ctypes.c_uint32(0), what="landlock ruleset")
 
-def _allow(ruleset: int, path: str, rights: int) -> None:
-    directory = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        rule = ctypes.create_string_buffer(12)  # packed: u64 rights, s32 descriptor
-        ctypes.memmove(rule, rights.to_bytes(8, "little") + directory.to_bytes(4, "little"), 12)
-        arguments = (ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
-        linux.syscall(_ADD_RULE, *arguments, what=f"landlock rule {path}")
-    finally:
-        os.close(directory)
+    def allow_reading(self, path: str) -> None:
+        self._allow(path, _READ if os.path.isdir(path) else _READ & ~_READ_DIR)
+
+    def allow_listing(self, path: str) -> None:
+        self._allow(path, _READ_DIR)
+
+    def allow_device(self, path: str) -> None:
+        """A device node, or a folder of them."""
+        listing = _READ_DIR if os.path.isdir(path) else 0
+        self._allow(path, _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV | listing)
+
+    def allow_writing(self, path: str) -> None:
+        self._allow(path, self._every_right)
+
+    def _allow(self, path: str, rights: int) -> None:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            rule = ctypes.create_string_buffer(12)  # packed: u64 rights, s32 descriptor
+            allowed = rights & self._every_right
+            ctypes.memmove(rule, allowed.to_bytes(8, "little") + descriptor.to_bytes(4, "little"), 12)
+            arguments = (ctypes.c_int(self.descriptor), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
+            linux.syscall(_ADD_RULE, *arguments, what=f"landlock rule {path}")
+        finally:
+            os.close(descriptor)
 
 
 def restrict(ruleset: int) -> None:

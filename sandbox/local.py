@@ -26,7 +26,8 @@ from sandbox.errors import ConfigError
 from sandbox.guarantees import Guarantees, local_guarantees
 from sandbox.job import Job
 from sandbox.models import Execution, Limits, Program
-from sandbox.slot import Slot, SlotLost, cannot_confine
+from sandbox.slot import CannotConfine, Slot, SlotLost, cannot_confine
+from sandbox.slot_dirs import sweep_slot_dirs
 from sandbox.steps import CompileCache, Step, run_program, run_step
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ class Sandbox:
         self.slots = slots or len(os.sched_getaffinity(0))
         self._is_closed = False
         self._compiled = CompileCache()
+        self._shares_root: bool | None = None  # not known before the first slot
         self._reset()
         sweep_leftovers()
+        sweep_slot_dirs()
         _live.add(self)
 
     def _reset(self) -> None:
@@ -121,6 +124,7 @@ class Sandbox:
             has_cgroup=slot.cgroup is not None,
             landlock_abi=slot.landlock_abi,
             has_proc=slot.has_proc,
+            shares_root=bool(self._shares_root),
         )
 
     def close(self) -> None:
@@ -178,10 +182,26 @@ class Sandbox:
                 if slot.flavour == flavour:
                     self._idle.remove(slot)
                     return slot
-        slot = Slot(str(next(_slot_numbers)), flavour)
+        slot = self._new_slot(flavour)
         with self._lock:
             self._all.add(slot)
         return slot
+
+    def _new_slot(self, flavour: str) -> Slot:
+        """With a root of its own where the machine allows that, else on the shared one."""
+        if self._shares_root is None:
+            try:
+                slot = Slot(str(next(_slot_numbers)), flavour)
+                self._shares_root = False
+                return slot
+            except CannotConfine as refused:
+                try:
+                    slot = Slot(str(next(_slot_numbers)), flavour, shares_root=True)
+                except CannotConfine as also_refused:
+                    raise also_refused from refused
+                self._shares_root = True
+                return slot
+        return Slot(str(next(_slot_numbers)), flavour, shares_root=self._shares_root)
 
     def _give(self, slot: Slot, is_healthy: bool) -> None:
         with self._lock:

@@ -104,6 +104,41 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "process_mrelease": (448, 448),
 }
 
+# What only a root of its own makes harmless: without one, a file that may not be opened may still be
+# changed by its path, a process group left, and a socket in the file system reached.
+_DENIED_ON_A_SHARED_ROOT: dict[str, tuple[int | None, int | None]] = {
+    "setsid": (112, 157),
+    "setpgid": (109, 154),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "lchown": (94, None),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+    "truncate": (76, 45),
+    "inotify_add_watch": (254, 27),
+    "flock": (73, 32),
+    "file_setattr": (469, 469),
+}
+
+# These do nothing there and say that they did: `touch` and `tar` can't do without, and set no more than a time.
+_IDLE_ON_A_SHARED_ROOT: dict[str, tuple[int | None, int | None]] = {
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+}
+
 # (x86_64, aarch64), index of the argument that holds a pid; 0 means the caller.
 _ONLY_ON_SELF: dict[str, tuple[int, int, int]] = {
     "prlimit64": (302, 261, 0),
@@ -145,7 +180,7 @@ def _guard(number: int, check: list[bytes]) -> list[bytes]:
     return [_instruction(_JEQ, number, 0, len(check)), *check]
 
 
-def build_filter(machine: str) -> bytes:
+def build_filter(machine: str, *, shares_root: bool = False) -> bytes:
     """The filter as packed `sock_filter` records. Raises KeyError for an architecture without a table."""
     column = {"x86_64": 0, "aarch64": 1}[machine]
     allow, refuse = _instruction(_RETURN, _ALLOW), _instruction(_RETURN, _ERRNO | EPERM)
@@ -160,6 +195,12 @@ def build_filter(machine: str) -> bytes:
     program += _guard(_CLONE[column], [_argument(0), _instruction(_JSET, _NAMESPACES, 0, 1), refuse, allow])
     # The flags of clone3 lie in memory, which a filter can't read; ENOSYS makes libc fall back to clone.
     program += _deny(_CLONE3, ENOSYS)
+    if shares_root:
+        program += _deny(_SOCKET[column], EACCES)
+        for table, errno in ((_DENIED_ON_A_SHARED_ROOT, EPERM), (_IDLE_ON_A_SHARED_ROOT, 0)):
+            for either in table.values():
+                if (call := either[column]) is not None:
+                    program += _deny(call, errno)
     for number in (_SOCKET[column], _SOCKETPAIR[column]):
         unreachable = _instruction(_RETURN, _ERRNO | EACCES)
         program += _guard(number, [_argument(0), _instruction(_JEQ, _AF_UNIX, 1, 0), unreachable, allow])
@@ -177,8 +218,8 @@ def build_filter(machine: str) -> bytes:
 class Filter:
     """A filter built once in a slot and put on every job with one call."""
 
-    def __init__(self, machine: str = linux.MACHINE) -> None:
-        code = build_filter(machine)
+    def __init__(self, machine: str = linux.MACHINE, *, shares_root: bool = False) -> None:
+        code = build_filter(machine, shares_root=shares_root)
         self._code = ctypes.create_string_buffer(code, len(code))
         self._header = ctypes.create_string_buffer(
             struct.pack("@HxxxxxxP", len(code) // 8, ctypes.addressof(self._code)), 16

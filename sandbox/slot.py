@@ -26,6 +26,7 @@ from sandbox.cgroups import SlotCgroup, make_slot_cgroup
 from sandbox.errors import ConfigError, VeriwardError
 from sandbox.languages import LANGUAGES
 from sandbox.models import Limits
+from sandbox.slot_dirs import make_slot_dir, remove_slot_dir
 
 _START_TIMEOUT_S = 30.0
 _SCI_PACKAGES = ("numpy", "sympy", "mpmath", "gmpy2")
@@ -48,9 +49,13 @@ class Slot:
     """One confined process ready to fork jobs. Raises VeriwardError where the machine can't confine
     and SlotLost when it did not come up for another reason."""
 
-    def __init__(self, name: str, flavour: str = "slim") -> None:
+    def __init__(self, name: str, flavour: str = "slim", *, shares_root: bool = False) -> None:
+        """`shares_root`: confine by Landlock on the machine's own root, where namespaces are refused."""
         self.jobs_started = 0
         self.flavour = flavour
+        if shares_root and os.geteuid() == 0 and not _is_open_to_all(sys.base_prefix):
+            raise cannot_confine(f"namespaces, or else an interpreter that any uid may read ({sys.base_prefix} is not)")
+        self._slot_dir = make_slot_dir() if shares_root else ""
         self.cgroup: SlotCgroup | None = make_slot_cgroup(name)
         self._pid1 = -1
         self._control, child_end = _socket_pair()
@@ -58,7 +63,7 @@ class Slot:
             self._process = _start_process(child_end)
         except OSError as error:
             self._control.close()
-            self._remove_cgroup()
+            self._remove_traces()
             raise SlotLost(f"its process did not start: {error}") from error
         finally:
             child_end.close()
@@ -121,7 +126,7 @@ class Slot:
         self.kill()
         self._process.wait()
         self.forget()
-        self._remove_cgroup()
+        self._remove_traces()
 
     def forget(self) -> None:
         """Let go of the descriptors only: for the child of a fork, which does not own the slot."""
@@ -144,6 +149,7 @@ class Slot:
             "run_main_source": (_HERE / "run_main.py").read_text(),
             "cgroup_procs": self.cgroup.procs_files if self.cgroup else [],
             "watch_memory": self.cgroup is None,
+            "slot_dir": self._slot_dir,
         }
         deadline = time.monotonic() + _START_TIMEOUT_S
         try:
@@ -174,15 +180,21 @@ class Slot:
         text = (self._process.stderr.read() or b"").decode("utf-8", "replace").strip()
         return text.splitlines()[-1] if text else fallback
 
-    def _remove_cgroup(self) -> None:
+    def _remove_traces(self) -> None:
         if self.cgroup is not None:
             self.cgroup.remove()
+        if self._slot_dir:
+            remove_slot_dir(self._slot_dir)
 
 
-def cannot_confine(missing: str) -> VeriwardError:
-    return VeriwardError(
-        f"this machine can't run untrusted programs: missing {missing}; "
-        "they need Linux with namespaces, or Docker or a remote sandbox (both are coming)"
+class CannotConfine(VeriwardError):
+    """This machine lacks what the local backend needs."""
+
+
+def cannot_confine(missing: str) -> CannotConfine:
+    return CannotConfine(
+        f"this machine can't run untrusted programs: missing {missing}; they need Linux with namespaces or "
+        "Landlock, or another backend: Docker, or a server that was started with `veriward sandbox serve`"
     )
 
 
@@ -250,6 +262,10 @@ def _package_dirs() -> list[str]:
     """Where packages lie, ours and its frozen rows among them: below the interpreter they would be a job's to read."""
     own = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(_HERE.parent)]
     return sorted({os.path.realpath(path) for path in [*own, *site.getsitepackages([sys.base_prefix])]})
+
+
+def _is_open_to_all(folder: str) -> bool:
+    return all(os.stat(path).st_mode & 0o001 for path in (folder, *map(str, Path(folder).parents)))
 
 
 def _slot_uid(pid: int) -> int:

@@ -12,13 +12,11 @@ import select
 import signal
 import socket
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from sandbox import confine
 from sandbox.fetch import send_files
 
 HEADER_BYTES = 1 << 16
-_TICK_S = 0.1
 
 
 def readable(descriptors: list[int], timeout_s: float | None) -> list[int]:
@@ -35,13 +33,37 @@ class Watches(NamedTuple):
     memory: bool
 
 
+class Place(Protocol):
+    """Where jobs run: a root of the slot's own, or the machine's seen through Landlock."""
+
+    work_dir: str
+    tmp_dir: str
+    sci_dir: str
+
+    def begin_job(self, disk_mb: int, inodes: int) -> None: ...
+
+    def end_job(self) -> None: ...
+
+    def is_full(self) -> bool: ...
+
+
 class Watch:
     """One job as its slot sees it: ends it on time, kills what it left, adds up what it used."""
 
+    tick_s = 0.1
+
     def __init__(
-        self, control: socket.socket, parent: int, request: dict[str, Any], child: int, *, watches: Watches
+        self,
+        control: socket.socket,
+        parent: int,
+        request: dict[str, Any],
+        child: int,
+        *,
+        watches: Watches,
+        place: Place,
     ) -> None:
         self.control, self.parent, self.request, self.child, self.watches = control, parent, request, child, watches
+        self.place = place
         self.started = time.monotonic()
         self.limit = "-"
         self.status = 0
@@ -53,11 +75,13 @@ class Watch:
         handle = os.pidfd_open(self.child)
         deadline = self.started + self.request["wall_s"]
         while True:
-            ready = readable([handle, self.control.fileno(), self.parent], min(deadline - time.monotonic(), _TICK_S))
+            ready = readable(
+                [handle, self.control.fileno(), self.parent], min(deadline - time.monotonic(), self.tick_s)
+            )
             if handle in ready:
                 break
             if self.parent in ready:
-                os._exit(0)
+                self._abandon()
             if self.control.fileno() in ready and self._told_to_stop():
                 break
             if time.monotonic() >= deadline:
@@ -66,26 +90,33 @@ class Watch:
             if self._over_a_total():
                 break
         wall_us = int((time.monotonic() - self.started) * 1e6)
-        self._kill_all()
+        self._end_processes()
+        self._reap()
         os.close(handle)
         if self.request["fetch"]:
-            send_files(self.control, self.request["job"], confine.WORK_DIR, self.request["fetch"])
+            send_files(self.control, self.request["job"], self.place.work_dir, self.request["fetch"])
         line = f"done {self.request['job']} {self.status} {int(self.cpu_s * 1e6)} {self.peak_kb} {wall_us} {self.limit}"
         return line.encode()
 
     def _told_to_stop(self) -> bool:
         order = self.control.recv(HEADER_BYTES)
         if not order:
-            os._exit(0)  # the parent let go of the socket
+            self._abandon()  # the parent let go of the socket
         if order != b"kill %d" % self.request["job"]:
             return False
         self.limit = "told"
         return True
 
-    def _kill_all(self) -> None:
+    def _abandon(self) -> None:
+        """The parent is gone: end, and with pid 1 all of the namespace."""
+        os._exit(0)
+
+    def _end_processes(self) -> None:
         """SIGKILL everything else in the namespace. The kernel does not let a fork slip through a kill(-1)."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
+
+    def _reap(self) -> None:
         while True:
             try:
                 pid, status, usage = os.wait4(-1, 0)
@@ -101,14 +132,14 @@ class Watch:
         if not self.watches.cpu and not self.watches.memory:
             return False
         pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-        if sum(_cpu_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK") > self.request["cpu_s"]:
+        if sum(cpu_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK") > self.request["cpu_s"]:
             self.limit = "cpu"
-        elif self.watches.memory and _memory_kb(pids) > self.request["memory_mb"] * 1024:
+        elif self.watches.memory and memory_kb(pids) > self.request["memory_mb"] * 1024:
             self.limit = "memory"
         return self.limit != "-"
 
 
-def _cpu_ticks(pid: str) -> int:
+def cpu_ticks(pid: str) -> int:
     """User and system time of a process and of the children it waited for."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -118,14 +149,19 @@ def _cpu_ticks(pid: str) -> int:
     return sum(int(field) for field in fields[11:15])
 
 
-def _memory_kb(pids: list[str]) -> int:
+def memory_kb(pids: list[str]) -> int:
     """Memory of all processes together, pages shared by forks counted once (proportional set size)."""
     total = 0
     for pid in pids:
-        try:
-            with open(f"/proc/{pid}/smaps_rollup") as file:
-                lines = file.readlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+        total += _kb_of(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"))
     return total
+
+
+def _kb_of(pid: str, name: str, keys: tuple[str, ...]) -> int:
+    try:
+        with open(f"/proc/{pid}/{name}") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith(keys))
+    except PermissionError:  # of another uid, or hidden by itself: what is shared counts for each that has it
+        return 0 if name == "status" else _kb_of(pid, "status", ("RssAnon:", "RssShmem:"))
+    except (OSError, ValueError):
+        return 0

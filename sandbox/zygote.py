@@ -19,24 +19,22 @@ import json  # noqa: F401  # jobs that speak JSON lines would each pay 2.5 ms to
 import marshal
 import os
 import resource
+import select
 import signal
 import socket
 import sys
 from typing import Any
 
 from sandbox import confine, landlock, linux, seccomp
+from sandbox.group_watch import GroupWatch, end_orphans
 from sandbox.run_main import run_main
+from sandbox.shared_root import SharedRoot
 from sandbox.watch import HEADER_BYTES, Watch, Watches, readable
 
 PYTHON = "{python}"  # as in languages.py, whose imports a slot can do without
 _FRESH = "run_main(open('main.py', encoding='utf-8').read(), sys.argv[1:])\n"
 _RIGHTS_BYTES = socket.CMSG_SPACE(4 * array.array("i").itemsize)
-_JOB_ENVIRONMENT = {
-    "HOME": confine.WORK_DIR,
-    "LANG": "C.UTF-8",
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "TMPDIR": confine.JOB_MOUNT,
-}
+_JOB_PATH = "/usr/local/bin:/usr/bin:/bin"
 Job = tuple[dict[str, Any], tuple[str, ...]]  # a request and its command
 
 
@@ -53,6 +51,7 @@ class Setup:
         self.watch_memory: bool = config["watch_memory"]
         self.python: str = config["python"]
         self.run_main_source: str = config["run_main_source"]
+        self.slot_dir: str = config["slot_dir"]  # set where jobs share the machine's root
 
     @property
     def job_uid(self) -> int:
@@ -64,20 +63,44 @@ def serve(control_fd: int, parent_pid: int) -> Job:
     control = socket.socket(fileno=control_fd)
     parent = os.pidfd_open(parent_pid)
     setup = Setup(marshal.loads(control.recv(HEADER_BYTES)))
+    keeper = os.pidfd_open(os.getpid())
     try:
-        confine.enter_namespaces(with_user=not setup.uid)
+        if setup.slot_dir:
+            _must_have_landlock(setup)
+            linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        else:
+            confine.enter_namespaces(with_user=not setup.uid)
     except OSError as error:
-        _refuse(control, f"namespaces ({error.strerror})")
+        _refuse(control, f"{'Landlock' if setup.slot_dir else 'namespaces'} ({error.strerror})")
     first = os.fork()
     if first:
-        _keep(control, first)
-    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+        _keep(control, first, shares_root=bool(setup.slot_dir))
     try:
         kit = Kit(setup)
     except OSError as error:
         _refuse(control, f"a root of its own ({error.strerror})")
+    if setup.slot_dir:  # what falls to it when the keeper dies has no namespace to end it
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        parent = _either(parent, keeper)
+    else:
+        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     control.send(f"ready landlock={kit.landlock_abi} proc={int(kit.has_proc)}".encode())
     return _serve_jobs(control, parent, kit)
+
+
+def _must_have_landlock(setup: Setup) -> None:
+    """Signals to processes of the same uid are only denied since ABI 6; a uid of the job's own needs no such rule."""
+    needed, found = 1 if setup.uid else 6, landlock.abi()
+    if found < needed:
+        raise OSError(0, f"ABI {needed} needed, this kernel has {found or 'none'}")
+
+
+def _either(*descriptors: int) -> int:
+    """One descriptor that is readable as soon as one of these is."""
+    both = select.epoll()
+    for descriptor in descriptors:
+        both.register(descriptor, select.EPOLLIN)
+    return os.dup(both.fileno())
 
 
 def _refuse(control: socket.socket, missing: str) -> None:
@@ -85,12 +108,14 @@ def _refuse(control: socket.socket, missing: str) -> None:
     os._exit(3)
 
 
-def _keep(control: socket.socket, first: int) -> None:
+def _keep(control: socket.socket, first: int, *, shares_root: bool) -> None:
     """Stay outside as the process that the parent can wait for; hand over a handle on pid 1."""
     handle = array.array("i", [os.pidfd_open(first)])
     control.sendmsg([b"keeper"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handle)])
     control.close()
     _, status = os.waitpid(first, 0)
+    if shares_root:
+        end_orphans()
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
@@ -102,23 +127,41 @@ class Kit:
         for path in setup.cgroup_procs:
             with open(path, "w") as file:
                 file.write("0")
-        self.proc = confine.build_root([*setup.interpreter_dirs, *setup.tool_dirs], setup.package_dirs, setup.sci_dirs)
+        shown = [*setup.interpreter_dirs, *setup.tool_dirs]
+        self.landlock_abi = landlock.abi()
+        self.ruleset = -1
+        self.place: confine.OwnRoot | SharedRoot
+        if setup.slot_dir:
+            self.place = SharedRoot(setup.slot_dir, setup.uid)
+            if setup.sci_dirs:
+                self.place.link_packages(setup.sci_dirs)
+            self.ruleset = self.place.ruleset(self.landlock_abi, shown, setup.package_dirs, setup.sci_dirs)
+            self.proc = os.open("/proc", os.O_PATH | os.O_CLOEXEC)
+        else:
+            self.place = confine.OwnRoot(shown, setup.package_dirs, setup.sci_dirs, setup.job_uid)
+            self.proc = self.place.proc
+            if self.landlock_abi:
+                self.ruleset = self.place.ruleset(self.landlock_abi)
         self.has_proc = self.proc >= 0
         self.watches = Watches(cpu=self.has_proc, memory=self.has_proc and setup.watch_memory)
         linux.drop_bounding_capabilities()
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
-        self.landlock_abi = landlock.abi()
-        self.ruleset = landlock.make_ruleset(self.landlock_abi, "/job") if self.landlock_abi else -1
-        self.filter = seccomp.Filter()
+        self.filter = seccomp.Filter(shares_root=bool(setup.slot_dir))
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler would make pid 1 reachable by its jobs
         os.environ.clear()
-        os.environ.update(_job_environment(setup))
+        os.environ.update(self._environment())
         if setup.sci_dirs:
-            _import_sci()
+            _import_sci(self.place.sci_dir)
         self.address_space = self._address_space()
         gc.collect()
         gc.freeze()
+
+    def _environment(self) -> dict[str, str]:
+        path = ":".join([*(f"{folder}/bin" for folder in self.setup.tool_dirs), _JOB_PATH])
+        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        here = {"HOME": self.place.work_dir, "TMPDIR": self.place.tmp_dir}
+        return {**here, "LANG": "C.UTF-8", "PATH": path, **(threads if self.setup.sci_dirs else {})}
 
     def _address_space(self) -> int:
         """Bytes of address space the interpreter takes before a job asks for any."""
@@ -139,7 +182,7 @@ def _serve_jobs(control: socket.socket, parent: int, kit: Kit) -> Job:
             continue
         descriptors = array.array("i", bytes(ancillary[0][2]))
         request = marshal.loads(data)
-        confine.mount_job_dir(kit.setup.job_uid, request["disk_mb"], request["disk_inodes"])
+        kit.place.begin_job(request["disk_mb"], request["disk_inodes"])
         child = os.fork()
         if not child:
             try:
@@ -149,9 +192,13 @@ def _serve_jobs(control: socket.socket, parent: int, kit: Kit) -> Job:
                 os._exit(1)
         for descriptor in descriptors:
             os.close(descriptor)
-        result = Watch(control, parent, request, child, watches=kit.watches).until_empty()
+        watch = GroupWatch if kit.setup.slot_dir else Watch
+        result = watch(control, parent, request, child, watches=kit.watches, place=kit.place).until_empty()
+        if kit.setup.slot_dir:
+            kit.place.end_job()  # first: a result says that nothing of the job is left
         control.send(result)
-        confine.drop_job_dir()
+        if not kit.setup.slot_dir:
+            kit.place.end_job()
 
 
 def _wait_for_request(control: socket.socket, parent: int) -> bool:
@@ -178,13 +225,14 @@ def _become_job(kit: Kit, request: dict[str, Any], descriptors: array.array[int]
     if kit.landlock_abi:
         landlock.restrict(kit.ruleset)
     kit.filter.apply()
-    os.mkdir(confine.WORK_DIR)
-    os.chdir(confine.WORK_DIR)
+    os.mkdir(kit.place.work_dir)
+    os.chdir(kit.place.work_dir)
     command = _lay_out(program)
     # Only now: the slot's own descriptors may be more than the job may open.
     _set_limits(kit, request, of_python=request["warm"] or command[0] == PYTHON)
     linux.close_from(3)
     request["python"], request["run_main_source"] = kit.setup.python, kit.setup.run_main_source
+    request["sci_dir"] = kit.place.sci_dir
     return request, command
 
 
@@ -195,10 +243,9 @@ def _lay_out(program: int) -> tuple[str, ...]:
     for path, content in files.items():
         if "/" in path:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as out:
+        mode = 0o755 if are_executable else 0o644
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as out:
             out.write(content)
-            if are_executable:
-                os.fchmod(out.fileno(), 0o755)
     return command
 
 
@@ -215,14 +262,13 @@ def _set_limits(kit: Kit, request: dict[str, Any], *, of_python: bool) -> None:
         (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
         (resource.RLIMIT_NOFILE, request["open_files"], request["open_files"]),
         (resource.RLIMIT_FSIZE, request["file_size_mb"] << 20, request["file_size_mb"] << 20),
-        (
-            resource.RLIMIT_NPROC,
-            request["processes"] + _shared_processes(kit),
-            request["processes"] + _shared_processes(kit),
-        ),
         (resource.RLIMIT_CORE, 1, 1),  # 1, not 0: a core_pattern that pipes to a program ignores 0 and runs it
         (resource.RLIMIT_MEMLOCK, 0, 0),
     ]
+    if kit.setup.uid or not kit.setup.slot_dir:
+        # Not without a namespace or a uid of its own: there the count has other containers' processes in it.
+        processes = request["processes"] + _shared_processes(kit)
+        wanted.append((resource.RLIMIT_NPROC, processes, processes))
     if kit.setup.watch_memory:
         most = (request["memory_mb"] << 20) + kit.address_space
         # Other runtimes reserve far more address space than they use; RLIMIT_DATA leaves that out.
@@ -253,7 +299,7 @@ def run_job(request: dict[str, Any], command: tuple[str, ...]) -> None:
 def _exec(request: dict[str, Any], command: tuple[str, ...]) -> None:
     environment = dict(os.environ)
     if command[0] == PYTHON:
-        packages = f"sys.path.append({confine.SCI_DIR!r})" if confine.SCI_DIR in sys.path else ""
+        packages = f"sys.path.append({request['sci_dir']!r})" if request["sci_dir"] in sys.path else ""
         starter = f"{request['run_main_source']}\n{packages}\n{_FRESH}"
         command = (request["python"], "-s", "-P", "-S", "-B", "-c", starter, *command[2:])
         environment["PYTHONHASHSEED"] = "0"
@@ -266,15 +312,9 @@ def _exec(request: dict[str, Any], command: tuple[str, ...]) -> None:
         os._exit(127 if missing else 126)
 
 
-def _job_environment(setup: Setup) -> dict[str, str]:
-    path = ":".join([*(f"{folder}/bin" for folder in setup.tool_dirs), _JOB_ENVIRONMENT["PATH"]])
-    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {**_JOB_ENVIRONMENT, "PATH": path, **(threads if setup.sci_dirs else {})}
-
-
-def _import_sci() -> None:
+def _import_sci(folder: str) -> None:
     """What a job of this flavour finds imported already; its fork pays for none of it."""
-    sys.path.append(confine.SCI_DIR)
+    sys.path.append(folder)
     for name in ("numpy", "numpy.linalg", "numpy.random"):
         importlib.import_module(name)
     sympy = importlib.import_module("sympy")

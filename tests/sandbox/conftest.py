@@ -24,6 +24,12 @@ def can_confine() -> str:
     return ""
 
 
+def shares_root(box: object) -> bool:
+    """Whether programs are confined on the machine's own root, for want of namespaces."""
+    box.guarantees()  # type: ignore[attr-defined]
+    return bool(getattr(box, "_shares_root", False))
+
+
 def own_cgroup(controller: str) -> Path:
     """Where this process is now, so that it goes back there and not out of a fence around it."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -109,5 +115,23 @@ def descendants(ancestor: int) -> list[Process]:
 
 
 def jobs() -> list[Process]:
-    """Processes of programs that run, or survive, in this process's sandboxes."""
-    return [process for process in descendants(os.getpid()) if process.is_job]
+    """Processes of programs that run, or survive, in this process's sandboxes: below a keeper's slot."""
+    mine = descendants(os.getpid())
+    keepers = {p.pid for p in mine if p.parent == os.getpid() and _is_keeper(p.pid)}
+    slots = {p.pid for p in mine if p.parent in keepers}
+    return [p for p in mine if p.pid not in keepers | slots and (p.is_job or _is_below(p, slots, mine))]
+
+
+def _is_keeper(pid: int) -> bool:
+    try:
+        return b"sandbox.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _is_below(process: Process, ancestors: set[int], all_of_them: list[Process]) -> bool:
+    parents = {other.pid: other.parent for other in all_of_them}
+    pid = process.parent
+    while pid in parents and pid not in ancestors:
+        pid = parents[pid]
+    return pid in ancestors

@@ -315,7 +315,7 @@ def test_without_a_cgroup_memory_is_still_bounded_and_the_guarantee_says_weaker(
 
 def test_off_linux_it_refuses_in_one_line_that_names_the_way_out(monkeypatch):
     monkeypatch.setattr(local_module.sys, "platform", "darwin")
-    with pytest.raises(VeriwardError, match=r"darwin.*Docker or a remote sandbox") as caught:
+    with pytest.raises(VeriwardError, match=r"darwin.*Docker, or a server") as caught:
         Sandbox()
     assert "\n" not in str(caught.value)
 

@@ -47,6 +47,18 @@ def as_nobody(command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 126, "", "")
 
 
+def passes(command: list[str], battery: str) -> None:
+    python = python_for_anyone()
+    if python is None:
+        pytest.skip("no interpreter that another user may start, with this version's packages")
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    tests = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", battery]
+    done = subprocess.run(
+        [python, "-m", *command, *tests], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="already not root: the other files of this folder test it")
 @pytest.mark.parametrize("battery", _BATTERY)
 def test_contract_and_battery_hold_without_root(battery):
@@ -56,3 +68,11 @@ def test_contract_and_battery_hold_without_root(battery):
     done = as_nobody([python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", battery])
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "skipped" not in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can refuse namespaces to itself and then become another")
+@pytest.mark.parametrize("uid", [0, UID], ids=["root", "not root"])
+@pytest.mark.parametrize("battery", _BATTERY)
+def test_contract_and_battery_hold_where_namespaces_are_refused(battery, uid):
+    """As in an ordinary container or pod (torchforge#188)."""
+    passes(["tests.sandbox.refused", str(uid)], battery)
