@@ -6,9 +6,12 @@ environment, cut the network, end survivors and forbid writes outside is refused
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from sandbox.errors import ConfigError, VeriwardError
 
 Level = Literal["enforced", "weaker"]
 
@@ -37,6 +40,16 @@ class Guarantees(BaseModel):
     def enforces(self, name: str) -> bool:
         """Raises KeyError for a name that no backend promises."""
         return {item.name: item.level for item in self.items}[name] == "enforced"
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raises ConfigError for a name that is none, VeriwardError naming each one that is weaker here."""
+        known = {item.name: item for item in self.items}
+        if unknown := [name for name in names if name not in known]:
+            raise ConfigError(f"require: {unknown[0]!r} is no guarantee; there are {', '.join(sorted(known))}")
+        if weaker := [f"{name} ({known[name].how})" for name in names if known[name].level == "weaker"]:
+            raise VeriwardError(
+                f"the {self.backend} sandbox is required to enforce what is weaker here: {'; '.join(weaker)}"
+            )
 
 
 def local_guarantees(

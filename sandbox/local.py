@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from sandbox.cgroups import sweep_leftovers
-from sandbox.errors import ConfigError
+from sandbox.errors import ConfigError, VeriwardError
 from sandbox.guarantees import Guarantees, local_guarantees
 from sandbox.job import Job
 from sandbox.models import Execution, Limits, Program
@@ -44,8 +44,9 @@ _slot_numbers = itertools.count()
 class Sandbox:
     """Runs programs, `slots` at a time. Safe from any thread; close it, or let interpreter exit do so."""
 
-    def __init__(self, *, slots: int | None = None) -> None:
-        """`slots`: jobs at a time, default the CPUs this process may use.
+    def __init__(self, *, slots: int | None = None, require: tuple[str, ...] = ()) -> None:
+        """`slots`: jobs at a time, default the CPUs this process may use. `require`: names of guarantees
+        that must be enforced; where one is weaker the first use raises VeriwardError.
 
         Raises VeriwardError off Linux and ConfigError for an impossible `slots`.
         """
@@ -55,6 +56,7 @@ class Sandbox:
             raise ConfigError(f"Sandbox(slots={slots}): at least 1 job at a time; leave it out for one per usable CPU")
         self.slots = slots or len(os.sched_getaffinity(0))
         self._is_closed = False
+        self._require = require
         self._compiled = CompileCache()
         self._shares_root: bool | None = None  # not known before the first slot
         self._reset()
@@ -119,13 +121,7 @@ class Sandbox:
         """What is enforced here and what is weaker and why; starts a slot if there is none yet."""
         slot = self._take("slim")
         self._give(slot, True)
-        return local_guarantees(
-            as_root=os.geteuid() == 0,
-            has_cgroup=slot.cgroup is not None,
-            landlock_abi=slot.landlock_abi,
-            has_proc=slot.has_proc,
-            shares_root=bool(self._shares_root),
-        )
+        return _guarantees_of(slot, bool(self._shares_root))
 
     def close(self) -> None:
         """End every slot, and any job still in one. Later use raises RuntimeError."""
@@ -189,19 +185,22 @@ class Sandbox:
 
     def _new_slot(self, flavour: str) -> Slot:
         """With a root of its own where the machine allows that, else on the shared one."""
-        if self._shares_root is None:
+        if self._shares_root is not None:
+            return Slot(str(next(_slot_numbers)), flavour, shares_root=self._shares_root)
+        try:
+            slot, shares_root = Slot(str(next(_slot_numbers)), flavour), False
+        except CannotConfine as refused:
             try:
-                slot = Slot(str(next(_slot_numbers)), flavour)
-                self._shares_root = False
-                return slot
-            except CannotConfine as refused:
-                try:
-                    slot = Slot(str(next(_slot_numbers)), flavour, shares_root=True)
-                except CannotConfine as also_refused:
-                    raise also_refused from refused
-                self._shares_root = True
-                return slot
-        return Slot(str(next(_slot_numbers)), flavour, shares_root=self._shares_root)
+                slot, shares_root = Slot(str(next(_slot_numbers)), flavour, shares_root=True), True
+            except CannotConfine as also_refused:
+                raise also_refused from refused
+        try:
+            _guarantees_of(slot, shares_root).require(self._require)
+        except VeriwardError:
+            slot.close()
+            raise
+        self._shares_root = shares_root
+        return slot
 
     def _give(self, slot: Slot, is_healthy: bool) -> None:
         with self._lock:
@@ -226,6 +225,16 @@ class Sandbox:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _guarantees_of(slot: Slot, shares_root: bool) -> Guarantees:
+    return local_guarantees(
+        as_root=os.geteuid() == 0,
+        has_cgroup=slot.cgroup is not None,
+        landlock_abi=slot.landlock_abi,
+        has_proc=slot.has_proc,
+        shares_root=shares_root,
+    )
 
 
 class _Handle:

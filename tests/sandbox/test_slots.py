@@ -313,6 +313,17 @@ def test_without_a_cgroup_memory_is_still_bounded_and_the_guarantee_says_weaker(
     assert [item.name for item in guarantees.weaker()] == ["memory"]
 
 
+def test_a_required_guarantee_that_is_weaker_stops_the_first_use(monkeypatch):
+    monkeypatch.setattr("sandbox.slot.make_slot_cgroup", lambda name: None)
+    reason = r"required to enforce.*memory \(no writable memory cgroup"
+    with Sandbox(slots=1, require=("network", "memory")) as one, pytest.raises(VeriwardError, match=reason):
+        one.run_sync(Program(code="1"))
+    with Sandbox(slots=1, require=("speed",)) as one, pytest.raises(ConfigError, match="'speed' is no guarantee"):
+        one.run_sync(Program(code="1"))
+    with Sandbox(slots=1, require=("network", "survivors")) as one:
+        assert one.run_sync(Program(code="print(1)")).stdout == b"1\n"
+
+
 def test_off_linux_it_refuses_in_one_line_that_names_the_way_out(monkeypatch):
     monkeypatch.setattr(local_module.sys, "platform", "darwin")
     with pytest.raises(VeriwardError, match=r"darwin.*Docker, or a server") as caught:
