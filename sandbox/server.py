@@ -1,0 +1,326 @@
+"""A sandbox over HTTP: `make_app` builds it around any backend, `serve` runs it until told to stop.
+
+Whatever a client sends, it gets one JSON answer and the service stays up. Time in the queue is
+never a job's time. A request with an Idempotency-Key runs once, however often it is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import unquote
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from sandbox.backend import Backend
+from sandbox.errors import ConfigError
+from sandbox.models import Execution, Program
+from sandbox.server_metrics import CONTENT_TYPE, Metrics
+from sandbox.server_queue import Answer, Answers, Cancelled, JobQueue, OtherBody, Refused
+
+Run = Callable[[Program], Awaitable[Execution]]
+ExtraRoute = tuple[str, str, Callable[[bytes, Run], Awaitable[tuple[int, Any]]]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_log = logging.getLogger("sandbox.server")
+_BODY_S = 60.0  # to send a whole body in
+_IN_THREAD_BYTES = 1 << 20  # bodies from here on are parsed off the loop
+_KEY = re.compile(r"[\x20-\x7e]{1,200}")
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+class Service:
+    """What the handlers of one app share."""
+
+    def __init__(self, backend: Backend, slots: int, token: str | None, queue_size: int) -> None:
+        self.backend = backend
+        self.token = token
+        self.queue = JobQueue(backend, slots, queue_size)
+        self.answers = Answers()
+        self.metrics = Metrics(self.queue)
+        self.guarantees: bytes | None = None
+
+    async def run(self, program: Program) -> tuple[Execution, float]:
+        execution, queue_s = await self.queue.run(program)
+        self.metrics.ran(execution, queue_s)
+        return execution, queue_s
+
+
+SERVICE = web.AppKey("service", Service)
+
+
+def make_app(
+    backend: Backend,
+    *,
+    slots: int,
+    token: str | None,
+    queue_size: int = 256,
+    max_body_bytes: int = 64 << 20,
+    extra_routes: Sequence[ExtraRoute] = (),
+) -> web.Application:
+    """The app. `token` None admits everybody, so `serve` then takes a loopback host only.
+
+    An extra route's handler gets the body and a way to run programs that shares queue and limits;
+    it returns a status and what to send as JSON. Raises ConfigError for an impossible setting.
+    """
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise ConfigError(
+            "the server's token must be printable ASCII without spaces; make one with `openssl rand -hex 32`"
+        )
+    if slots < 1 or queue_size < 0:
+        raise ConfigError(f"make_app(slots={slots}, queue_size={queue_size}): at least 1 slot, and no negative queue")
+    app = web.Application(client_max_size=max_body_bytes, middlewares=[_logged, _answered, _admitted])
+    app[SERVICE] = Service(backend, slots, token, queue_size)
+    routes: list[tuple[str, str, Handler]] = [
+        ("POST", "/v1/run", _run),
+        ("DELETE", "/v1/run/{key}", _cancel),
+        ("GET", "/v1/guarantees", _guarantees),
+        ("GET", "/health", _health),
+        ("GET", "/metrics", _metrics),
+        *((method, path, _extra(handler)) for method, path, handler in extra_routes),
+    ]
+    for method, path, handler in routes:
+        app.router.add_route(method, path, handler)
+        if token is not None:
+            app.router.add_route(method, "/{access}" + path, handler)
+    return app
+
+
+# What every request passes through, outermost first
+
+
+@web.middleware
+async def _logged(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """One line a request, without bodies, query or token."""
+    service = request.app[SERVICE]
+    began = time.monotonic()
+    status = 499  # the client went away
+    try:
+        response = await handler(request)
+        status = response.status
+        return response
+    finally:
+        service.metrics.responded(status)
+        path = unquote(request.rel_url.raw_path)
+        if service.token:
+            path = path.replace(service.token, "***")
+        shown = path.encode("unicode_escape").decode()[:200]
+        _log.info("%s %s %d %.3fs", request.method[:10], shown, status, time.monotonic() - began)
+
+
+@web.middleware
+async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every failure is JSON with one line of reason."""
+    try:
+        return await handler(request)
+    except Refused as refused:
+        request.app[SERVICE].metrics.refused(refused.reason)
+        status = 429 if refused.reason == "full" else 503
+        return _error(status, str(refused), {"Retry-After": str(refused.retry_after_s)})
+    except ValidationError as error:
+        return _error(400, _first_of(error))
+    except web.HTTPException as error:
+        kept = {name: error.headers[name] for name in ("Allow", "WWW-Authenticate") if name in error.headers}
+        return _error(error.status, error.text or error.reason, kept)
+    except ConnectionError:
+        raise
+    except Exception:
+        _log.exception("a bug of the server's")
+        return _error(500, "a bug of the server's; its log has the traceback")
+
+
+@web.middleware
+async def _admitted(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """By token, except to /health. A POST must be JSON, which no web page can send elsewhere unasked."""
+    token = request.app[SERVICE].token
+    if token is not None and request.path != "/health":
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        by_header = scheme.lower() == "bearer" and _is_same(given.strip(), token)
+        segment = request.path.split("/")[1]
+        by_path = _is_same(segment, token)
+        if not (by_path or (by_header and "access" not in request.match_info)):
+            raise web.HTTPUnauthorized(
+                text="a bad token or none: send `Authorization: Bearer TOKEN`", headers={"WWW-Authenticate": "Bearer"}
+            )
+    is_post = request.method == "POST" and request.match_info.http_exception is None
+    if is_post and request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(text="send JSON, with Content-Type: application/json")
+    return await handler(request)
+
+
+def _is_same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": " ".join(message.split())[:500]}, status=status, headers=headers)
+
+
+def _first_of(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part)[:60] for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, ")
+
+
+# The routes
+
+
+async def _run(request: web.Request) -> web.StreamResponse:
+    """Run one program."""
+    service = request.app[SERVICE]
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not _KEY.fullmatch(key):
+        raise web.HTTPBadRequest(text="Idempotency-Key: 1 to 200 printable ASCII characters")
+    if key is None or key not in service.answers:
+        service.queue.refuse_if_full()  # before the body costs anything
+    body = await _body(request)
+    program = await _parsed(body)
+
+    async def make() -> Answer:
+        execution, queue_s = await service.run(program)
+        headers = {"X-Queue-Seconds": f"{queue_s:.3f}"}
+        if execution.status == "unavailable":
+            return Answer(503, _as_json(execution), {**headers, "Retry-After": "1"})
+        return Answer(200, _as_json(execution), headers)
+
+    try:
+        if key is None:
+            answer = await make()
+        else:
+            answer = await service.answers.get(key, hashlib.sha256(body).digest(), make)
+    except OtherBody:
+        raise web.HTTPUnprocessableEntity(text="this Idempotency-Key came with another body before") from None
+    except Cancelled:
+        raise web.HTTPConflict(text="the job of this Idempotency-Key was cancelled") from None
+    return web.Response(status=answer.status, body=answer.body, headers=answer.headers, content_type="application/json")
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(_BODY_S):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body was not sent within {_BODY_S:.0f} s") from None
+
+
+async def _parsed(body: bytes) -> Program:
+    if len(body) < _IN_THREAD_BYTES:
+        return Program.model_validate_json(body)
+    return await asyncio.to_thread(Program.model_validate_json, body)
+
+
+def _as_json(execution: Execution) -> bytes:
+    return execution.model_dump_json().encode()
+
+
+async def _cancel(request: web.Request) -> web.StreamResponse:
+    """End a key's job; the key never runs again."""
+    key = request.match_info["key"]
+    if not _KEY.fullmatch(key):
+        raise web.HTTPBadRequest(text="Idempotency-Key: 1 to 200 printable ASCII characters")
+    return web.json_response({"was_under_way": await request.app[SERVICE].answers.cancel(key)})
+
+
+async def _guarantees(request: web.Request) -> web.StreamResponse:
+    service = request.app[SERVICE]
+    if service.guarantees is None:
+        found = await asyncio.to_thread(service.backend.guarantees)
+        service.guarantees = found.model_dump_json().encode()
+    return web.Response(body=service.guarantees, content_type="application/json")
+
+
+async def _health(request: web.Request) -> web.StreamResponse:
+    queue = request.app[SERVICE].queue
+    status = "draining" if queue.is_draining else "ok"
+    return web.json_response(
+        {"status": status, "slots": queue.slots, "running": queue.running, "waiting": queue.waiting}
+    )
+
+
+async def _metrics(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=request.app[SERVICE].metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _extra(handle: Callable[[bytes, Run], Awaitable[tuple[int, Any]]]) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        service = request.app[SERVICE]
+        service.queue.refuse_if_full()
+        waited_s = 0.0
+
+        async def run(program: Program) -> Execution:
+            nonlocal waited_s
+            execution, queue_s = await service.run(program)
+            waited_s += queue_s
+            return execution
+
+        status, answer = await handle(await _body(request), run)
+        return web.json_response(answer, status=status, headers={"X-Queue-Seconds": f"{waited_s:.3f}"})
+
+    handler.__doc__ = handle.__doc__
+    return handler
+
+
+# Serving
+
+
+def serve(app: web.Application, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT, then finish what runs and return; a second signal ends at once.
+
+    Prints one line with the address once it listens; port 0 takes a free one. Raises ConfigError for
+    an app without token on a host that others can reach.
+    """
+    if app[SERVICE].token is None and not _is_loopback(host):
+        raise ConfigError(f"without a token the server listens on loopback only, not {host}; give it a token")
+    asyncio.run(_serve(app, host, port))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _serve(app: web.Application, host: str, port: int) -> None:
+    service = app[SERVICE]
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(service.queue.slots * 4 + 8, thread_name_prefix="server"))
+    quiet = logging.getLogger("sandbox.server.http")  # what it says of broken requests may hold their bytes
+    quiet.setLevel(logging.CRITICAL + 1)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, logger=quiet, shutdown_timeout=5.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(
+                f"can't listen on {host}:{port}: {error.strerror or error}; choose another port"
+            ) from None
+        told = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _told_to_stop, number, told)
+        bound = runner.addresses[0][1]
+        print(f"sandbox server on http://{f'[{host}]' if ':' in host else host}:{bound}", flush=True)
+        await told.wait()
+        await service.queue.drain()
+    finally:
+        await runner.cleanup()
+
+
+def _told_to_stop(number: int, told: asyncio.Event) -> None:
+    if told.is_set():  # the second time: as if there were no handler
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    told.set()
