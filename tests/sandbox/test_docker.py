@@ -353,7 +353,7 @@ def test_a_guarantee_that_is_required_and_weaker_stops_the_first_use(image: str)
         assert all(map(sandbox.guarantees().enforces, ("network", "harness", "memory")))
     with (
         DockerSandbox(image, require=("landlock",)) as sandbox,
-        pytest.raises(VeriwardError, match="landlock is weaker"),
+        pytest.raises(VeriwardError, match="weaker here: landlock"),
     ):
         sandbox.run_sync(WHOAMI)
     with DockerSandbox(image, require=("luck",)) as sandbox, pytest.raises(ConfigError, match="'luck' is no guarantee"):
