@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
@@ -36,6 +37,8 @@ class RemoteSession:
         self._start = start
         self._url = url
         self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._answers: asyncio.Queue[str | None] = asyncio.Queue()
+        self._reading: asyncio.Task[None] | None = None
         self._is_closed = False
         self._turn = asyncio.Lock()
 
@@ -82,7 +85,7 @@ class RemoteSession:
         try:
             socket = self._socket = self._socket or await self._connected(http)
             await socket.send_json(question)
-            answer = await socket.receive_json()
+            answer = json.loads(await self._answers.get() or "")
         except asyncio.CancelledError:  # the cell, and the state with it
             await self._drop()
             raise
@@ -104,6 +107,8 @@ class RemoteSession:
                     raise
             else:
                 await socket.send_str(self.limits.model_dump_json())
+                self._answers = asyncio.Queue()
+                self._reading = asyncio.create_task(_read(socket, self._answers))
                 return socket
             await asyncio.sleep(pause_s)
         raise AssertionError("the last attempt raises")
@@ -120,6 +125,14 @@ class RemoteSession:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _read(socket: aiohttp.ClientWebSocketResponse, answers: asyncio.Queue[str | None]) -> None:
+    """All the time, since heartbeats are only seen by who reads; None is the end."""
+    async for message in socket:
+        if message.type is aiohttp.WSMsgType.TEXT:
+            answers.put_nowait(message.data)
+    answers.put_nowait(None)
 
 
 async def _hang_up(socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -23,11 +23,13 @@ from urllib.parse import unquote
 from aiohttp import web
 from pydantic import ValidationError
 
+from sandbox import openapi
 from sandbox.backend import Backend
 from sandbox.errors import ConfigError
 from sandbox.models import Execution, Program
 from sandbox.server_metrics import CONTENT_TYPE, Metrics
 from sandbox.server_queue import Answer, Answers, Cancelled, JobQueue, OtherBody, Refused
+from sandbox.server_session import Sessions, hold_session, most_sessions
 
 Run = Callable[[Program], Awaitable[Execution]]
 ExtraRoute = tuple[str, str, Callable[[bytes, Run], Awaitable[tuple[int, Any]]]]
@@ -49,6 +51,7 @@ class Service:
         self.queue = JobQueue(backend, slots, queue_size)
         self.answers = Answers()
         self.metrics = Metrics(self.queue)
+        self.sessions: Sessions
         self.guarantees: bytes | None = None
 
     async def run(self, program: Program) -> tuple[Execution, float]:
@@ -67,12 +70,14 @@ def make_app(
     token: str | None,
     queue_size: int = 256,
     max_body_bytes: int = 64 << 20,
+    heartbeat_s: float = 20.0,
     extra_routes: Sequence[ExtraRoute] = (),
 ) -> web.Application:
     """The app. `token` None admits everybody, so `serve` then takes a loopback host only.
 
     An extra route's handler gets the body and a way to run programs that shares queue and limits;
-    it returns a status and what to send as JSON. Raises ConfigError for an impossible setting.
+    it returns a status and what to send as JSON. A session whose client says nothing to a heartbeat
+    ends. Raises ConfigError for an impossible setting.
     """
     if token is not None and not _TOKEN.fullmatch(token):
         raise ConfigError(
@@ -82,10 +87,14 @@ def make_app(
         raise ConfigError(f"make_app(slots={slots}, queue_size={queue_size}): at least 1 slot, and no negative queue")
     app = web.Application(client_max_size=max_body_bytes, middlewares=[_logged, _answered, _admitted])
     app[SERVICE] = Service(backend, slots, token, queue_size)
+    app[SERVICE].sessions = Sessions(most_sessions(slots), heartbeat_s, max_body_bytes)
     routes: list[tuple[str, str, Handler]] = [
         ("POST", "/v1/run", _run),
         ("DELETE", "/v1/run/{key}", _cancel),
         ("GET", "/v1/guarantees", _guarantees),
+        ("GET", "/v1/session", _session),
+        ("GET", "/openapi.json", _openapi),
+        ("GET", "/docs", _docs),
         ("GET", "/health", _health),
         ("GET", "/metrics", _metrics),
         *((method, path, _extra(handler)) for method, path, handler in extra_routes),
@@ -131,7 +140,9 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except ValidationError as error:
         return _error(400, _first_of(error))
     except web.HTTPException as error:
-        kept = {name: error.headers[name] for name in ("Allow", "WWW-Authenticate") if name in error.headers}
+        kept = {
+            name: error.headers[name] for name in ("Allow", "WWW-Authenticate", "Retry-After") if name in error.headers
+        }
         return _error(error.status, error.text or error.reason, kept)
     except ConnectionError:
         raise
@@ -232,6 +243,24 @@ async def _cancel(request: web.Request) -> web.StreamResponse:
     return web.json_response({"was_under_way": await request.app[SERVICE].answers.cancel(key)})
 
 
+async def _session(request: web.Request) -> web.StreamResponse:
+    """A WebSocket that is a session."""
+    return await hold_session(request, request.app[SERVICE])
+
+
+def _document(service: Service) -> dict[str, Any]:
+    return openapi.document(needs_token=service.token is not None)
+
+
+async def _openapi(request: web.Request) -> web.StreamResponse:
+    return web.json_response(_document(request.app[SERVICE]))
+
+
+async def _docs(request: web.Request) -> web.StreamResponse:
+    policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return web.Response(text=openapi.page(_document(request.app[SERVICE])), content_type="text/html", headers=policy)
+
+
 async def _guarantees(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     if service.guarantees is None:
@@ -314,6 +343,7 @@ async def _serve(app: web.Application, host: str, port: int) -> None:
         bound = runner.addresses[0][1]
         print(f"sandbox server on http://{f'[{host}]' if ':' in host else host}:{bound}", flush=True)
         await told.wait()
+        await service.sessions.close()
         await service.queue.drain()
     finally:
         await runner.cleanup()

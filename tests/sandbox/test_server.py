@@ -6,10 +6,12 @@ import asyncio
 import json
 import signal
 import socket
-import threading
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -91,7 +93,9 @@ def test_one_client_serves_many_loops_and_threads(remote: RemoteSandbox) -> None
         return [blocking, *await asyncio.gather(*(remote.run(Program(code=f"print({first + i})")) for i in range(5)))]
 
     with ThreadPoolExecutor(3) as threads:
-        for first, executions in zip((0, 10, 20), threads.map(lambda n: asyncio.run(several(n)), (0, 10, 20))):
+        for first, executions in zip(
+            (0, 10, 20), threads.map(lambda n: asyncio.run(several(n)), (0, 10, 20)), strict=True
+        ):
             assert [int(e.stdout) for e in executions] == [-1, *range(first, first + 5)]
 
 
@@ -172,9 +176,12 @@ def test_the_wait_for_a_slot_is_not_the_jobs_time_and_a_full_queue_says_when_to_
 
 
 def test_a_client_outlasts_a_full_queue(second_fence: None) -> None:
-    with serving(slots=1, queue_size=0) as server, RemoteSandbox(server.url, token=TOKEN) as remote:
-        with ThreadPoolExecutor(4) as threads:
-            executions = list(threads.map(lambda i: remote.run_sync(Program(code=f"print({i})")), range(4)))
+    with (
+        serving(slots=1, queue_size=0) as server,
+        RemoteSandbox(server.url, token=TOKEN) as remote,
+        ThreadPoolExecutor(4) as threads,
+    ):
+        executions = list(threads.map(lambda i: remote.run_sync(Program(code=f"print({i})")), range(4)))
     assert [execution.stdout for execution in executions] == [b"0\n", b"1\n", b"2\n", b"3\n"]
 
 
@@ -275,3 +282,118 @@ def test_no_token_asks_for_none(second_fence: None) -> None:
     with serving(token=None) as server:
         assert server.ask("/twice", {"code": "print(7)"}, token=None)[0] == 200
         assert server.ask("/anything/twice", {"code": "print(7)"}, token=None)[0] == 404
+
+
+# --- sessions
+
+
+async def test_a_session_keeps_its_state_over_the_wire(remote: RemoteSandbox) -> None:
+    async with remote.session(limits=Limits(wall_s=2)) as session:
+        await session.run("x = 41")
+        assert (await session.run("x + 1")).stdout == b"42\n"
+        await session.write_file("a/b", bytes(range(256)) * 9000)
+        assert await session.read_file("a/b") == bytes(range(256)) * 9000
+        with pytest.raises(FileNotFoundError):
+            await session.read_file("none")
+        assert (await session.run("while True: pass")).limit == "wall"
+        assert (await session.run("x")).stdout == b"41\n"
+
+
+async def test_a_session_outlasts_heartbeats_while_idle_and_while_a_cell_runs(second_fence: None) -> None:
+    with serving(heartbeat_s=0.2) as server, RemoteSandbox(server.url, token=TOKEN) as remote:
+        async with remote.session() as session:
+            await session.run("import time; x = 1")
+            await asyncio.sleep(1)
+            assert (await session.run("time.sleep(1); x")).stdout == b"1\n"
+            assert server.metric("veriward_sandbox_sessions") == 1
+        assert server.metric("veriward_sandbox_sessions") == 0
+
+
+def test_a_session_ends_when_its_client_is_killed(server: Server, tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\nfrom sandbox import RemoteSandbox\n"
+        "async def main():\n    session = RemoteSandbox(sys.argv[1], token=sys.argv[2]).session()\n"
+        "    print((await session.run('1')).stdout, flush=True)\n    await session.run('while True: pass')\n"
+        "asyncio.run(main())"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code, server.url, TOKEN], stdout=subprocess.PIPE, text=True)
+    assert client.stdout.readline() == "b'1\\n'\n"
+    assert server.metric("veriward_sandbox_sessions") == 1
+    client.kill()
+    client.wait()
+    deadline = time.monotonic() + 20
+    while server.metric("veriward_sandbox_sessions") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert server.metric("veriward_sandbox_sessions") == 0
+
+
+def test_what_is_no_websocket_or_no_kind_is_refused(server: Server) -> None:
+    assert server.ask("/v1/session?kind=python")[0] == 426
+    assert server.ask("/v1/session?kind=ruby")[0] == 400
+
+
+# --- bad input
+
+
+BAD = {
+    "no json": (b"{", 400),
+    "no object": (b"[]", 400),
+    "no code": ({}, 400),
+    "half a surrogate pair": (b'{"code": "\\ud800"}', 400),
+    "invalid utf-8": (b'{"code": "\xff"}', 400),
+    "over-long code": ({"code": "x" * ((4 << 20) + 1)}, 400),
+    "unknown language": ({"code": "", "language": "cobol"}, 400),
+    "negative limit": ({"code": "", "limits": {"wall_s": -1}}, 400),
+    "absurd limit": ({"code": "", "limits": {"memory_mb": 10**9}}, 400),
+    "no number": (b'{"code": "", "limits": {"wall_s": NaN}}', 400),
+    "path upwards": ({"code": "", "files": {"../x": ""}}, 400),
+    "absolute path": ({"code": "", "files": {"/x": ""}}, 400),
+    "fetched upwards": ({"code": "", "fetch": ["a/../../b"]}, 400),
+    "no base64": ({"code": "", "stdin": "%%%"}, 400),
+    "unknown field": ({"code": "", "expected": "4"}, 400),
+    "deep nesting": (b'{"code": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
+    "too large": (b" " * ((1 << 20) + 5_000_000), 413),
+}
+
+
+@pytest.fixture(scope="module")
+def small(second_fence: None) -> Iterator[Server]:
+    with serving(max_body_bytes=6_000_000) as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_is_refused_with_a_reason_and_runs_nothing(small: Server, kind: str) -> None:
+    body, expected = BAD[kind]
+    before = small.metric('veriward_sandbox_jobs_total{status="finished"}')
+    status, _, answer = small.ask("/v1/run", body)
+    assert status == expected, answer
+    assert "\n" not in answer["error"]
+    assert 0 < len(answer["error"]) <= 500
+    assert small.metric('veriward_sandbox_jobs_total{status="finished"}') == before
+    assert small.ask("/health", token=None)[0] == 200
+
+
+@pytest.mark.parametrize(("path", "method", "expected"), [("/nowhere", "GET", 404), ("/v1/run", "GET", 405)])
+def test_unknown_routes_and_methods_are_told_apart(small: Server, path: str, method: str, expected: int) -> None:
+    assert small.ask(path, method=method)[0] == expected
+
+
+def test_a_request_that_is_sent_half_runs_nothing_and_harms_nobody(small: Server) -> None:
+    head = f"POST /v1/run HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+    for rest in ("", "Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n5\r\n{", "\x00\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", small.port)) as connection:
+            connection.sendall((head + rest).encode("latin-1"))
+    assert small.ask("/v1/run", {"code": "print(1)"})[0] == 200
+
+
+def test_the_document_and_its_page_name_every_route_and_load_nothing_from_elsewhere(small: Server) -> None:
+    document = small.ask("/openapi.json")[2]
+    assert document["openapi"].startswith("3.1")
+    assert {"/v1/run", "/v1/run/{key}", "/v1/session", "/v1/guarantees", "/health", "/metrics"} <= set(
+        document["paths"]
+    )
+    page = small.ask("/docs")[2]
+    assert all(f"{path}</code>" in page for path in document["paths"])
+    assert "http://" not in page
+    assert "https://" not in page
