@@ -34,7 +34,7 @@ def image() -> str:
 
 def inside(image: str, user: str, *command: str) -> subprocess.CompletedProcess[str]:
     mounts = ["-v", f"{ROOT}:/repo:ro", "-v", f"{packages()}:/packages:ro", "-w", "/repo"]
-    paths = ["-e", "PYTHONPATH=/repo:/packages", "-e", "PYTHONDONTWRITEBYTECODE=1", "-e", "VERIWARD_TEST_BACKENDS=local"]
+    paths = ["-e", "PYTHONPATH=/repo:/packages", "-e", "PYTHONDONTWRITEBYTECODE=1"]
     bounds = ["--network", "none", "--user", user, "--memory", "3g", "--pids-limit", "600", "--init"]
     run = ["docker", "run", "--rm", *bounds, *mounts, *paths, image, "python3", *command]
     return subprocess.run(run, capture_output=True, text=True, timeout=280)
