@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic.json_schema import models_json_schema
@@ -15,7 +16,8 @@ _REF = "#/components/schemas/{model}"
 _RETRY = {"Retry-After": {"schema": {"type": "integer"}, "description": "seconds after which to try again"}}
 
 
-def document(*, needs_token: bool) -> dict[str, Any]:
+def document(*, needs_token: bool, extras: Sequence[tuple[str, str, str]] = ()) -> dict[str, Any]:
+    """`extras`: method, path and description of routes whose bodies are described elsewhere."""
     models = [(Program, "validation"), (Execution, "serialization"), (Guarantees, "serialization")]
     _, schemas = models_json_schema(models, ref_template=_REF)  # type: ignore[arg-type]
     error = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
@@ -24,9 +26,10 @@ def document(*, needs_token: bool) -> dict[str, Any]:
         "info": {
             "title": "Veriward sandbox",
             "version": "1",
-            "description": "Runs untrusted programs. Bytes are base64. A token also opens as first segment of a path.",
+            "description": "Runs untrusted programs. Bytes are base64; answers use its URL-safe alphabet, "
+            "requests may use either. A token also opens as first segment of a path.",
         },
-        "paths": _paths(),
+        "paths": {**_paths(), **{path: {method.lower(): _extra(path, text)} for method, path, text in extras}},
         "components": {
             "schemas": {**schemas["$defs"], "Error": error},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -71,12 +74,23 @@ def _paths() -> dict[str, Any]:
                 "operationId": "session",
                 "summary": "A WebSocket that is a session: limits first, then questions with one answer each",
                 "parameters": [kind],
-                "responses": {"101": {"description": "a WebSocket"}, **_errors(400, 401, 426, 429, 503)},
+                "responses": {"101": {"description": "a WebSocket"}, **_errors(400, 401, 403, 426, 429, 503)},
             }
         },
         "/v1/guarantees": _get("guarantees", "What is enforced, what is weaker and why", "Guarantees"),
         "/health": _get("health", "Whether it takes jobs; needs no token", None, security=[]),
         "/metrics": _get("metrics", "Counters for Prometheus", None, media="text/plain"),
+    }
+
+
+def _extra(path: str, text: str) -> dict[str, Any]:
+    answers = {
+        code: {**answer, "content": _json(None)} for code, answer in _errors(400, 401, 413, 415, 429, 503).items()
+    }
+    return {
+        "operationId": path.strip("/").replace("/", "_"),
+        "summary": text.strip().splitlines()[0],
+        "responses": {"200": _answer("as its own documentation says", None), **answers},
     }
 
 

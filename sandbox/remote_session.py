@@ -56,12 +56,12 @@ class RemoteSession:
 
     async def write_file(self, path: str, content: bytes) -> None:
         check_path("path", path)
-        await self._do({"write": path, "content": base64.b64encode(content).decode()})
+        await self._do({"write": path, "content": base64.urlsafe_b64encode(content).decode()})
 
     async def read_file(self, path: str) -> bytes:
         check_path("path", path)
         answer = await self._do({"read": path})
-        return base64.b64decode(str(answer.get("content", "")))
+        return base64.urlsafe_b64decode(str(answer.get("content", "")))
 
     async def close(self) -> None:
         if self._is_closed:
@@ -129,10 +129,12 @@ class RemoteSession:
 
 async def _read(socket: aiohttp.ClientWebSocketResponse, answers: asyncio.Queue[str | None]) -> None:
     """All the time, since heartbeats are only seen by who reads; None is the end."""
-    async for message in socket:
-        if message.type is aiohttp.WSMsgType.TEXT:
-            answers.put_nowait(message.data)
-    answers.put_nowait(None)
+    try:
+        async for message in socket:
+            if message.type is aiohttp.WSMsgType.TEXT:
+                answers.put_nowait(message.data)
+    finally:
+        answers.put_nowait(None)
 
 
 async def _hang_up(socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -8,59 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import ipaddress
 import logging
 import os
 import re
 import signal
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import unquote
 
 from aiohttp import web
-from pydantic import ValidationError
 
 from sandbox import openapi
 from sandbox.backend import Backend
 from sandbox.errors import ConfigError
 from sandbox.models import Execution, Program
-from sandbox.server_metrics import CONTENT_TYPE, Metrics
-from sandbox.server_queue import Answer, Answers, Cancelled, JobQueue, OtherBody, Refused
-from sandbox.server_session import Sessions, hold_session, most_sessions
+from sandbox.server_gate import SERVICE, Handler, Service, admitted, answered, logged
+from sandbox.server_metrics import CONTENT_TYPE
+from sandbox.server_queue import Answer, Cancelled, OtherBody
+from sandbox.server_session import hold_session
 
 Run = Callable[[Program], Awaitable[Execution]]
 ExtraRoute = tuple[str, str, Callable[[bytes, Run], Awaitable[tuple[int, Any]]]]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_log = logging.getLogger("sandbox.server")
+_DOCUMENT = web.AppKey("document", dict)
 _BODY_S = 60.0  # to send a whole body in
 _IN_THREAD_BYTES = 1 << 20  # bodies from here on are parsed off the loop
 _KEY = re.compile(r"[\x20-\x7e]{1,200}")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-
-
-class Service:
-    """What the handlers of one app share."""
-
-    def __init__(self, backend: Backend, slots: int, token: str | None, queue_size: int) -> None:
-        self.backend = backend
-        self.token = token
-        self.queue = JobQueue(backend, slots, queue_size)
-        self.answers = Answers()
-        self.metrics = Metrics(self.queue)
-        self.sessions: Sessions
-        self.guarantees: bytes | None = None
-
-    async def run(self, program: Program) -> tuple[Execution, float]:
-        execution, queue_s = await self.queue.run(program)
-        self.metrics.ran(execution, queue_s)
-        return execution, queue_s
-
-
-SERVICE = web.AppKey("service", Service)
 
 
 def make_app(
@@ -85,9 +60,10 @@ def make_app(
         )
     if slots < 1 or queue_size < 0:
         raise ConfigError(f"make_app(slots={slots}, queue_size={queue_size}): at least 1 slot, and no negative queue")
-    app = web.Application(client_max_size=max_body_bytes, middlewares=[_logged, _answered, _admitted])
-    app[SERVICE] = Service(backend, slots, token, queue_size)
-    app[SERVICE].sessions = Sessions(most_sessions(slots), heartbeat_s, max_body_bytes)
+    app = web.Application(client_max_size=max_body_bytes, middlewares=[logged, answered, admitted])
+    app[SERVICE] = Service(backend, slots, token, queue_size, heartbeat_s)
+    extras = [(method, path, handler.__doc__ or path) for method, path, handler in extra_routes]
+    app[_DOCUMENT] = openapi.document(needs_token=token is not None, extras=extras)
     routes: list[tuple[str, str, Handler]] = [
         ("POST", "/v1/run", _run),
         ("DELETE", "/v1/run/{key}", _cancel),
@@ -104,84 +80,6 @@ def make_app(
         if token is not None:
             app.router.add_route(method, "/{access}" + path, handler)
     return app
-
-
-# What every request passes through, outermost first
-
-
-@web.middleware
-async def _logged(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """One line a request, without bodies, query or token."""
-    service = request.app[SERVICE]
-    began = time.monotonic()
-    status = 499  # the client went away
-    try:
-        response = await handler(request)
-        status = response.status
-        return response
-    finally:
-        service.metrics.responded(status)
-        path = unquote(request.rel_url.raw_path)
-        if service.token:
-            path = path.replace(service.token, "***")
-        shown = path.encode("unicode_escape").decode()[:200]
-        _log.info("%s %s %d %.3fs", request.method[:10], shown, status, time.monotonic() - began)
-
-
-@web.middleware
-async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every failure is JSON with one line of reason."""
-    try:
-        return await handler(request)
-    except Refused as refused:
-        request.app[SERVICE].metrics.refused(refused.reason)
-        status = 429 if refused.reason == "full" else 503
-        return _error(status, str(refused), {"Retry-After": str(refused.retry_after_s)})
-    except ValidationError as error:
-        return _error(400, _first_of(error))
-    except web.HTTPException as error:
-        kept = {
-            name: error.headers[name] for name in ("Allow", "WWW-Authenticate", "Retry-After") if name in error.headers
-        }
-        return _error(error.status, error.text or error.reason, kept)
-    except ConnectionError:
-        raise
-    except Exception:
-        _log.exception("a bug of the server's")
-        return _error(500, "a bug of the server's; its log has the traceback")
-
-
-@web.middleware
-async def _admitted(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """By token, except to /health. A POST must be JSON, which no web page can send elsewhere unasked."""
-    token = request.app[SERVICE].token
-    if token is not None and request.path != "/health":
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        by_header = scheme.lower() == "bearer" and _is_same(given.strip(), token)
-        segment = request.path.split("/")[1]
-        by_path = _is_same(segment, token)
-        if not (by_path or (by_header and "access" not in request.match_info)):
-            raise web.HTTPUnauthorized(
-                text="a bad token or none: send `Authorization: Bearer TOKEN`", headers={"WWW-Authenticate": "Bearer"}
-            )
-    is_post = request.method == "POST" and request.match_info.http_exception is None
-    if is_post and request.content_type != "application/json":
-        raise web.HTTPUnsupportedMediaType(text="send JSON, with Content-Type: application/json")
-    return await handler(request)
-
-
-def _is_same(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())
-
-
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
-    return web.json_response({"error": " ".join(message.split())[:500]}, status=status, headers=headers)
-
-
-def _first_of(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part)[:60] for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, ")
 
 
 # The routes
@@ -248,17 +146,13 @@ async def _session(request: web.Request) -> web.StreamResponse:
     return await hold_session(request, request.app[SERVICE])
 
 
-def _document(service: Service) -> dict[str, Any]:
-    return openapi.document(needs_token=service.token is not None)
-
-
 async def _openapi(request: web.Request) -> web.StreamResponse:
-    return web.json_response(_document(request.app[SERVICE]))
+    return web.json_response(request.app[_DOCUMENT])
 
 
 async def _docs(request: web.Request) -> web.StreamResponse:
     policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-    return web.Response(text=openapi.page(_document(request.app[SERVICE])), content_type="text/html", headers=policy)
+    return web.Response(text=openapi.page(request.app[_DOCUMENT]), content_type="text/html", headers=policy)
 
 
 async def _guarantees(request: web.Request) -> web.StreamResponse:
@@ -343,8 +237,7 @@ async def _serve(app: web.Application, host: str, port: int) -> None:
         bound = runner.addresses[0][1]
         print(f"sandbox server on http://{f'[{host}]' if ':' in host else host}:{bound}", flush=True)
         await told.wait()
-        await service.sessions.close()
-        await service.queue.drain()
+        await asyncio.gather(service.queue.drain(), service.sessions.drain())
     finally:
         await runner.cleanup()
 

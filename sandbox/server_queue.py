@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sandbox.backend import Backend
-from sandbox.errors import VeriwardError
+from sandbox.errors import ConfigError, VeriwardError
 from sandbox.models import Execution, Program
 
 _KEPT_S = 600.0
@@ -105,6 +105,8 @@ class JobQueue:
     async def _execute(self, program: Program) -> Execution:
         try:
             return await self._backend.run(program)
+        except ConfigError:  # this backend can't run such a program
+            raise
         except VeriwardError as error:  # of the machine, never of the program
             return Execution(status="unavailable", error=str(error))
 
