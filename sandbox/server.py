@@ -221,7 +221,14 @@ async def _serve(app: web.Application, host: str, port: int) -> None:
     loop.set_default_executor(ThreadPoolExecutor(service.queue.slots * 4 + 8, thread_name_prefix="server"))
     quiet = logging.getLogger("sandbox.server.http")  # what it says of broken requests may hold their bytes
     quiet.setLevel(logging.CRITICAL + 1)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, logger=quiet, shutdown_timeout=5.0)
+    runner = web.AppRunner(
+        app,
+        handler_cancellation=True,
+        auto_decompress=False,
+        access_log=None,
+        logger=quiet,
+        shutdown_timeout=5.0,
+    )
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)

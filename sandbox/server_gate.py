@@ -109,6 +109,8 @@ async def admitted(request: web.Request, handler: Handler) -> web.StreamResponse
     is_post = request.method == "POST" and request.match_info.http_exception is None
     if is_post and request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType(text="send JSON, with Content-Type: application/json")
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(text="send the body as it is, without Content-Encoding")
     return await handler(request)
 
 

@@ -18,6 +18,7 @@ TOKEN = "a-token-of-these-tests"
 _MAIN = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s %(message)s")
+import sandbox.server
 from sandbox import Program, Sandbox
 from sandbox.server import make_app, serve
 
@@ -27,6 +28,7 @@ async def twice(body, run):
 
 options = json.loads(sys.argv[1])
 port = options.pop("port")
+sandbox.server._BODY_S = options.pop("body_s", sandbox.server._BODY_S)
 with Sandbox(slots=options["slots"]) as box:
     serve(make_app(box, extra_routes=[("POST", "/twice", twice)], **options), "127.0.0.1", port)
 """

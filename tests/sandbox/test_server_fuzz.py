@@ -6,7 +6,10 @@ import asyncio
 import base64
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -60,6 +63,25 @@ def test_bad_input_is_refused_with_a_reason_and_runs_nothing(small: Server, kind
     assert small.ask("/health", token=None)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"Content_Type": "text/plain"}, 415),
+        ({"Idempotency_Key": "k" * 201}, 400),
+        ({"Idempotency_Key": "\xe9"}, 400),
+        ({"Authorization": "Basic Zm9v"}, 401),
+        ({"Authorization": f"Bearer {TOKEN[:-1]}"}, 401),
+        ({"Authorization": "Bearer \xff"}, 401),
+        ({"Content_Encoding": "gzip"}, 415),
+    ],
+)
+def test_bad_headers_are_refused_with_a_reason(small: Server, headers: dict[str, str], expected: int) -> None:
+    status, _, answer = small.ask(
+        "/v1/run", {"code": ""}, token=None if "Authorization" in headers else TOKEN, **headers
+    )
+    assert (status, list(answer)) == (expected, ["error"])
+
+
 @pytest.mark.parametrize(("path", "method", "expected"), [("/nowhere", "GET", 404), ("/v1/run", "GET", 405)])
 def test_unknown_routes_and_methods_are_told_apart(small: Server, path: str, method: str, expected: int) -> None:
     assert small.ask(path, method=method)[0] == expected
@@ -71,6 +93,17 @@ def test_a_request_that_is_sent_half_runs_nothing_and_harms_nobody(small: Server
         with socket.create_connection(("127.0.0.1", small.port)) as connection:
             connection.sendall((head + rest).encode("latin-1"))
     assert small.ask("/v1/run", {"code": "print(1)"})[0] == 200
+
+
+def test_a_body_that_never_comes_whole_is_a_408(second_fence: None) -> None:
+    head = f"POST /v1/run HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+    halves = ("Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n5\r\n{")
+    with serving(body_s=0.3) as server:
+        for half in halves:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+                connection.sendall((head + half).encode())
+                assert connection.recv(100).split()[1] == b"408"
+        assert server.ask("/health", token=None)[2]["running"] == 0
 
 
 def test_the_document_and_its_page_name_every_route_and_load_nothing_from_elsewhere(small: Server) -> None:
@@ -167,3 +200,22 @@ def test_a_program_is_the_same_after_the_wire(program: Program) -> None:
 def test_either_alphabet_of_base64_is_taken(content: bytes) -> None:
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         assert Program.model_validate({"code": "", "stdin": encode(content).decode()}).stdin == content
+
+
+# --- by the document
+
+
+def test_the_document_holds_for_whatever_it_allows_and_forbids(small: Server, tmp_path: Path) -> None:
+    """Schemathesis makes requests from the document, right and wrong ones, and holds every answer against it."""
+    checks = (
+        "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
+        "ignored_auth,unsupported_method"
+    )
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{small.url}/openapi.json", "--no-color"]
+    options = ["--checks", checks, "--max-examples", "40", "--phases", "coverage,fuzzing", "--seed", "1"]
+    admitted = ["-H", f"Authorization: Bearer {TOKEN}", "--generation-database", "none"]
+    ran = small.metric('veriward_sandbox_jobs_total{status="finished"}')
+    found = subprocess.run([*command, *options, *admitted], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-2000:]
+    assert small.metric('veriward_sandbox_jobs_total{status="finished"}') > ran
+    assert small.ask("/health", token=None)[2]["running"] == 0
