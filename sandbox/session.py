@@ -1,7 +1,7 @@
 """State between cells: the caller's side of a session, the same over every backend that can talk to a job.
 
 A session is one job whose program is `session_main.py`. What it says is hostile text like any job's: a
-line that is no answer ends the session, never the caller.
+line that is no answer ends the session, never the caller, and every wait for one ends.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import base64
 import binascii
 import contextlib
 import json
+import math
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,11 +27,14 @@ from sandbox.models import Execution, LimitName, Limits, check_path
 from sandbox.slot import SlotLost
 from sandbox.steps import Step
 
-_DRIVER = Path(__file__).with_name("session_main.py")
+_HERE = Path(__file__).parent
+_DRIVER = ("session_cells.py", "session_processes.py", "session_state.py")  # beside session_main.py
 _LIFE_S = 3600.0
 _GRACE_S = 30.0  # for the driver to end a cell that is over a limit, and answer
 _CHUNK = 192 << 10
 _UNRECEIVED_BYTES = 1 << 20
+_CELL_CHARACTERS = 4 << 20  # as a Program's code
+_OWN_PROCESSES, _OWN_FILES = 4, 16
 _ENDED: dict[str, LimitName] = {"wall": "wall", "cpu": "cpu", "output": "output"}
 _LOST = "the session's processes were ended; its state is lost and the next cell starts anew"
 
@@ -60,11 +66,19 @@ class JobSession:
         self.kind, self.limits = kind, limits
         self._open = open_dialogue
         self._job: Dialogue | None = None
+        self._lock = threading.Lock()  # over the next three
+        self._stops = 0  # how often the job of the time was told to stop
+        self._job_since = 0  # what that count was when the job was asked for
+        self._asked_at = 0  # and when the work in progress was
         self._is_closed = False
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="session")  # a job belongs to one thread at a time
 
     async def run(self, cell: str) -> Execution:
+        if len(cell) > _CELL_CHARACTERS:
+            raise ValueError(f"cell: {len(cell)} characters, more than {_CELL_CHARACTERS}; write a file and read that")
+        if self.kind == "shell" and "\0" in cell:
+            raise ValueError("cell: a shell's command can't hold a NUL character")
         return await self._do(self._run, cell)
 
     async def write_file(self, path: str, content: bytes) -> None:
@@ -88,23 +102,33 @@ class JobSession:
             if self._is_closed:
                 raise RuntimeError("this session is closed")
             try:
-                return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._thread, self._work, self._stops, work, *arguments
+                )
             except asyncio.CancelledError:
                 self._stop()  # the cell, and the state with it: the next one starts anew
                 raise
 
     def _stop(self) -> None:
-        job = self._job
-        if job is not None:
-            job.stop()
+        with self._lock:
+            self._stops += 1
+            if self._job is not None:
+                self._job.stop()
+
+    def _work(self, asked_at: int, work: Callable[..., Any], *arguments: object) -> Any:
+        self._asked_at = asked_at
+        if self._job is not None and self._job_since != asked_at:
+            self._end()  # it was told to stop when its work was done already
+        return work(*arguments)
 
     def _run(self, cell: str) -> Execution:
         streams = {"out": bytearray(), "err": bytearray()}
         try:
             job = self._started()
             self._ask({"run": cell})
+            deadline = time.monotonic() + self.limits.wall_s + _GRACE_S
             while True:
-                message = self._answer(self.limits.wall_s + _GRACE_S)
+                message = self._answer(deadline)
                 for name in streams.keys() & message.keys():
                     streams[name] += _decoded(message[name])
                     self._bound(len(streams["out"]) + len(streams["err"]), self.limits.output_bytes)
@@ -118,7 +142,7 @@ class JobSession:
     def _lost(self, streams: dict[str, bytearray]) -> Execution:
         ended = self._end()
         status = "unavailable" if ended is not None and ended.status == "unavailable" else "killed"
-        limit = ended.limit if ended is not None and ended.limit in ("memory", "processes") else None
+        limit = ended.limit if ended is not None and ended.limit in ("memory", "processes", "disk") else None
         return Execution(
             status=status,  # type: ignore[arg-type]
             stdout=bytes(streams["out"]),
@@ -133,15 +157,16 @@ class JobSession:
             for at in range(0, max(1, len(content)), _CHUNK):
                 part = base64.b64encode(content[at : at + _CHUNK]).decode()
                 self._ask({"write": path, "content": part, "append": at > 0})
-                _check_file(path, self._answer(_GRACE_S))
+                _check_file(path, self._answer(time.monotonic() + _GRACE_S))
 
     def _read(self, path: str) -> bytes:
         content = bytearray()
         with self._for_files():
             self._started()
             self._ask({"read": path})
+            deadline = time.monotonic() + _GRACE_S
             while True:
-                message = self._answer(_GRACE_S)
+                message = self._answer(deadline)
                 if "data" not in message:
                     _check_file(path, message)
                     return bytes(content)
@@ -158,23 +183,39 @@ class JobSession:
 
     def _started(self) -> Dialogue:
         if self._job is None:
-            life = {"wall_s": _LIFE_S, "cpu_s": _LIFE_S, "output_bytes": _UNRECEIVED_BYTES}
-            limits = self.limits.model_copy(update={**life, "processes": min(4096, self.limits.processes + 3)})
-            files = {"main.py": _DRIVER.read_bytes()}
-            step = Step((PYTHON, "main.py", self.kind), files, limits, keeps_output=False)
-            self._job = self._open(step)
-            self._ask({name: getattr(self.limits, name) for name in ("wall_s", "cpu_s", "output_bytes")})
+            job = self._open(self._step())
+            with self._lock:
+                self._job, self._job_since = job, self._asked_at
+                if self._stops != self._asked_at:  # cancelled, or closed, while it came up
+                    raise _Over
+            told = ("wall_s", "cpu_s", "output_bytes", "open_files", "disk_mb")
+            self._ask({name: getattr(self.limits, name) for name in told})
         return self._job
+
+    def _step(self) -> Step:
+        """The driver, with room for its own processes and descriptors beside what the cells may have."""
+        limits = self.limits.model_copy(
+            update={
+                "wall_s": _LIFE_S,
+                "cpu_s": _LIFE_S,
+                "output_bytes": _UNRECEIVED_BYTES,
+                "processes": min(4096, self.limits.processes + _OWN_PROCESSES),
+                "open_files": min(4096, self.limits.open_files + _OWN_FILES),
+            }
+        )
+        files = {f"sandbox/{name}": (_HERE / name).read_bytes() for name in _DRIVER}
+        files |= {"main.py": (_HERE / "session_main.py").read_bytes(), "sandbox/__init__.py": b""}
+        return Step((PYTHON, "main.py", self.kind), files, limits, keeps_output=False)
 
     def _ask(self, message: dict[str, Any]) -> None:
         if self._job is None or not self._job.send(json.dumps(message).encode() + b"\n"):
             raise _Over
 
-    def _answer(self, timeout_s: float) -> dict[str, Any]:
+    def _answer(self, deadline: float) -> dict[str, Any]:
         if self._job is None:
             raise _Over
         try:
-            line = self._job.receive_line(timeout_s)
+            line = self._job.receive_line(deadline - time.monotonic())
             message = json.loads(line) if line is not None else None
         except (TimeoutError, ValueError, RecursionError):
             message = None
@@ -187,7 +228,8 @@ class JobSession:
             raise _Over
 
     def _end(self) -> Execution | None:
-        job, self._job = self._job, None
+        with self._lock:
+            job, self._job = self._job, None
         if job is None:
             return None
         job.stop()
@@ -214,6 +256,8 @@ def _execution(message: dict[str, Any], streams: dict[str, bytearray], was_oom: 
         code, wall_s, cpu_s = int(message["end"]), float(message["wall_s"]), float(message["cpu_s"])
     except (KeyError, TypeError, ValueError, OverflowError):
         raise _Over from None
+    if not (math.isfinite(wall_s) and math.isfinite(cpu_s)):
+        raise _Over
     limit = _ENDED.get(str(message.get("limit")))
     if limit is None and was_oom and code == -9:
         limit = "memory"
