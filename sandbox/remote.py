@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import ctypes
 import os
 import random
 import threading
@@ -104,7 +105,7 @@ class RemoteSandbox:
         with self._lock:
             self._is_closed = True
             wire, self._wire = self._wire, None
-        if wire is not None and wire.pid == os.getpid():
+        if wire is not None:
             wire.close()
 
     def _start(self, work: Work) -> Future[Any]:
@@ -112,7 +113,7 @@ class RemoteSandbox:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("this RemoteSandbox is closed")
-            if self._wire is None or self._wire.pid != os.getpid():
+            if self._wire is None:
                 self._wire = _Wire(self._headers)
             return self._wire.start(work)
 
@@ -211,7 +212,6 @@ class _Wire:
     http: aiohttp.ClientSession
 
     def __init__(self, headers: dict[str, str]) -> None:
-        self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sandbox-remote", daemon=True)
         self._thread.start()
@@ -237,6 +237,21 @@ class _Wire:
         if others:
             await asyncio.wait(others, timeout=_CANCEL_S)
         await self.http.close()
+
+
+def _after_fork_in_child() -> None:
+    """The parent's threads aren't here, and one of them may have held the lock.
+
+    Its connections must never be finalised here, not even at exit: that would take them out of the
+    epoll set that both processes share. Hence a reference that nobody gives back.
+    """
+    for sandbox in list(_live):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(sandbox._wire))
+        sandbox._lock, sandbox._wire = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @atexit.register

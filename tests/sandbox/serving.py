@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -37,11 +38,12 @@ with Sandbox(slots=options["slots"]) as box:
 class Server:
     def __init__(self, port: int = 0, *, slots: int = 2, token: str | None = TOKEN, **options: Any) -> None:
         given = json.dumps({"port": port, "slots": slots, "token": token, **options})
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - a pipe that nobody reads would stop the server when full
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN, given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", _MAIN, given], stdout=subprocess.PIPE, stderr=self.log, text=True
         )
         line = self.process.stdout.readline()
-        assert line.startswith("sandbox server on http://"), line + self.process.stderr.read()
+        assert line.startswith("sandbox server on http://"), line + self.stop(signal.SIGKILL)[1]
         self.url = line.split()[-1]
         self.port = int(self.url.rsplit(":", 1)[1])
 
@@ -49,8 +51,10 @@ class Server:
         """Its exit status and its log."""
         if self.process.poll() is None:
             os.kill(self.process.pid, number)
-        _, log = self.process.communicate(timeout=30)
-        return self.process.returncode, log
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+        self.log.seek(0)
+        return self.process.returncode, self.log.read()
 
     def ask(
         self, path: str, body: Any = None, *, method: str | None = None, token: str | None = TOKEN, **headers: str
@@ -87,3 +91,4 @@ def serving(**options: Any) -> Iterator[Server]:
         yield server
     finally:
         server.stop(signal.SIGKILL)
+        server.log.close()

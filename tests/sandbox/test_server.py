@@ -103,6 +103,20 @@ def test_one_client_serves_many_loops_and_threads(remote: RemoteSandbox) -> None
             assert [int(e.stdout) for e in executions] == [-1, *range(first, first + 5)]
 
 
+def test_a_client_works_on_in_a_forked_child_and_ends_quietly_unclosed(server: Server) -> None:
+    code = (
+        "import os, sys\nfrom sandbox import Program, RemoteSandbox\n"
+        "remote = RemoteSandbox(sys.argv[1], token=sys.argv[2])\n"
+        "print(remote.run_sync(Program(code='print(1)')).stdout, flush=True)\nchild = os.fork()\n"
+        "print(remote.run_sync(Program(code='print(2)')).stdout, flush=True)\n"
+        "child and os.waitpid(child, 0)"
+    )
+    command = [sys.executable, "-c", code, server.url, TOKEN]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert sorted(ended.stdout.split()) == ["b'1\\n'", "b'2\\n'", "b'2\\n'"]
+
+
 def test_a_key_runs_once_and_answers_the_same_again(server: Server) -> None:
     first = server.ask("/v1/run", ONCE, Idempotency_Key="again")
     assert first[0] == 200
