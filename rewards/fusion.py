@@ -7,20 +7,21 @@ assertions in Python by `code_verdict`. Expected outputs never enter the candida
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rewards.code_tests import AssertTests, StdioCase, StdioTests
+from rewards.code_tests import AssertTests, StdioTests
 from rewards.comparison import same_output
-from rewards.extraction import extract_code
+from rewards.fusion_rows import Judged, judged
 from rewards.programs import code_verdict_async
-from sandbox import Execution, Limits, Program
+from rewards.verdict import Verdict
+from sandbox import Limits
 from sandbox.fusion import LANGUAGES, RunCodeRequest, one_line, to_program, to_response
 
-Run = Callable[[Program], Awaitable[Execution]]
+if TYPE_CHECKING:
+    from sandbox.server import Turns
 
 
 class Config(BaseModel):
@@ -59,28 +60,31 @@ class SubmitResponse(BaseModel):
     extra: dict[str, Any] | None = None
 
 
-def submit_on(backend: Any, *, at_a_time: int) -> Callable[[bytes, Run], Awaitable[tuple[int, Any]]]:
-    """The route's handler. Assertions are dialogues, so they run on `backend` itself, `at_a_time`."""
-    turn = asyncio.Semaphore(at_a_time)
+def submit_on(backend: Any) -> Callable[[bytes, Turns], Awaitable[tuple[int, Any]]]:
+    """The route's handler. Assertions are dialogues, so they run on `backend` itself, in a turn of the queue."""
 
-    async def submit(body: bytes, run: Run) -> tuple[int, Any]:
+    async def submit(body: bytes, turns: Turns) -> tuple[int, Any]:
         """Judge one completion by its row's tests, as SandboxFusion would."""
         try:
             request = SubmitRequest.model_validate_json(body)
-            code = extract_code(request.completion)
-            cases, assertions = _tests_of(request)
-            if cases is not None:
-                tests = await _by_output(request, code, cases, run)
+            asked = await asyncio.to_thread(_asked, request)
+            if isinstance(asked.tests, StdioTests):
+                tests = await _by_output(request, asked.code, asked.tests, turns)
             else:
-                async with turn:
-                    tests = await _by_assertions(request, code, assertions, backend)
+                tests = [await _by_assertions(request, asked.code, asked.tests, turns, backend)]
         except (ValidationError, ValueError) as error:
             return 400, {"error": one_line(error)}
+        except (RecursionError, MemoryError):  # the parser of assertions gives up so
+            return 400, {"error": "config.provided_data: its tests are nested deeper than any that are read"}
         except _Unavailable as error:
             return 503, {"error": one_line(error)}
-        accepted = bool(tests) and all(test.passed for test in tests)
         answer = SubmitResponse(
-            id=request.id, accepted=accepted, extracted_code=code, full_code=code, test_code=assertions, tests=tests
+            id=request.id,
+            accepted=all(test.passed for test in tests),
+            extracted_code=asked.extracted_code,
+            full_code=asked.code,
+            test_code=asked.test_code,
+            tests=tests,
         )
         return 200, answer.model_dump()
 
@@ -91,55 +95,34 @@ class _Unavailable(Exception):
     """The sandbox failed, not the program."""
 
 
-def _tests_of(request: SubmitRequest) -> tuple[list[StdioCase] | None, str | None]:
-    """A row's cases or its assertions. Raises ValueError where it has neither in a shape that is known."""
-    row = request.config.provided_data
-    if row is None:
+def _asked(request: SubmitRequest) -> Judged:
+    """Raises ValueError for a language or row that can't be judged."""
+    language = request.config.language or "python"
+    if language not in LANGUAGES:
+        raise ValueError(f"config.language: {language[:40]!r} is none of {', '.join(LANGUAGES)}")
+    if (row := request.config.provided_data) is None:
         raise ValueError("config.provided_data: give the row itself; no data set is stored here")
-    tests = row.get("test", row.get("test_list"))
-    if isinstance(tests, str) and tests.lstrip().startswith("["):
-        tests = json.loads(tests)
-    if isinstance(tests, list) and tests and all(isinstance(test, dict) for test in tests):
-        return [
-            StdioCase(input=_text(test, "input", "stdin"), output=_text(test, "output", "stdout")) for test in tests
-        ], None
-    if isinstance(tests, list) and tests and all(isinstance(test, str) for test in tests):
-        setup = (row.get("labels") or {}).get("test_setup_code", "") if isinstance(row.get("labels"), dict) else ""
-        return None, "\n".join([*filter(None, [setup]), *tests])
-    if isinstance(tests, str) and "assert" in tests:
-        return None, tests
-    raise ValueError(
-        f"config.provided_data: the tests of data set {request.dataset[:60]!r} have a shape that is not known"
-    )
+    is_freeform = bool(request.config.extra.get("is_freeform"))
+    return judged(request.completion, row, language=language, is_freeform=is_freeform)
 
 
-def _text(test: dict[str, Any], side: str, stream: str) -> str:
-    found = test.get(side)
-    text = found.get(stream) if isinstance(found, dict) else found
-    if not isinstance(text, str):
-        raise ValueError(f"config.provided_data.test: a case without {side}.{stream}")
-    return text
-
-
-async def _by_output(request: SubmitRequest, code: str, cases: list[StdioCase], run: Run) -> list[TestResult]:
+async def _by_output(request: SubmitRequest, code: str, tests: StdioTests, turns: Turns) -> list[TestResult]:
     """Every case, up to the first that fails."""
     config = request.config
-    language = config.language or "python"
-    rules = StdioTests(cases=tuple(cases))
     results = []
-    for case in cases:
+    for case in tests.cases:
         asked = RunCodeRequest(
             code=code,
-            language=language,
+            language=config.language or "python",
             stdin=case.input,
             compile_timeout=config.compile_timeout,
             run_timeout=config.run_timeout,
         )
-        execution = await run(to_program(asked))
+        execution = await turns(to_program(asked))
         if execution.status == "unavailable":
             raise _Unavailable(execution.error)
         printed = execution.stdout.decode("utf-8", "replace")
-        passed = execution.exit_code == 0 and same_output(printed, case.output, rules)
+        passed = execution.exit_code == 0 and same_output(printed, case.output, tests)
         info = to_response(execution).model_dump()
         results.append(TestResult(passed=passed, exec_info=info, test_info=case.model_dump()))
         if not passed:
@@ -147,15 +130,18 @@ async def _by_output(request: SubmitRequest, code: str, cases: list[StdioCase], 
     return results
 
 
-async def _by_assertions(request: SubmitRequest, code: str, assertions: str | None, backend: Any) -> list[TestResult]:
-    language = request.config.language or "python"
-    if LANGUAGES.get(language) != "python":
-        raise ValueError(f"config.language: assertions are judged in python, not in {language[:40]!r}")
+async def _by_assertions(
+    request: SubmitRequest, code: str, tests: AssertTests, turns: Turns, backend: Any
+) -> TestResult:
     seconds = request.config.run_timeout
     limits = Limits(wall_s=seconds, cpu_s=seconds)
-    verdict = await code_verdict_async(code, AssertTests(code=assertions or ""), limits=limits, sandbox=backend)
+    verdict = await turns.hold(
+        lambda: _to_its_end(code_verdict_async(code, tests, limits=limits, sandbox=backend)),
+    )
     if verdict.status == "unscored":
-        raise _Unavailable(verdict.detail)
+        if "sandbox: " in verdict.detail:
+            raise _Unavailable(verdict.detail)
+        raise ValueError(f"config.provided_data: {verdict.detail}")
     passed = verdict.status == "correct"
     info = {
         "status": "Success" if passed else "Failed",
@@ -171,4 +157,14 @@ async def _by_assertions(request: SubmitRequest, code: str, assertions: str | No
         "executor_pod_name": None,
         "files": {},
     }
-    return [TestResult(passed=passed, exec_info=info)]
+    return TestResult(passed=passed, exec_info=info)
+
+
+async def _to_its_end(judging: Coroutine[Any, Any, Verdict]) -> Verdict:
+    """It runs in a thread, which can't be cancelled: a slot stays taken for as long as it is used."""
+    task = asyncio.ensure_future(judging)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

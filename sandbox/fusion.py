@@ -54,7 +54,7 @@ class RunCodeResponse(BaseModel):
 
 
 async def run_code(body: bytes, run: Run) -> tuple[int, Any]:
-    """Run one program as SandboxFusion would."""
+    """Run one program, with SandboxFusion's fields in and out."""
     try:
         program = to_program(RunCodeRequest.model_validate_json(body))
     except (ValidationError, ValueError) as error:

@@ -15,7 +15,7 @@ import re
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -28,8 +28,30 @@ from sandbox.server_metrics import CONTENT_TYPE
 from sandbox.server_queue import Answer, Cancelled, OtherBody
 from sandbox.server_session import hold_session
 
-Run = Callable[[Program], Awaitable[Execution]]
-ExtraRoute = tuple[str, str, Callable[[bytes, Run], Awaitable[tuple[int, Any]]]]
+T = TypeVar("T")
+
+
+class Turns:
+    """How an extra route uses the backend: programs, or work of its own, each in a turn of the server's queue."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.waited_s = 0.0
+
+    async def __call__(self, program: Program) -> Execution:
+        """Run a program. Raises Refused."""
+        execution, queue_s = await self._service.run(program)
+        self.waited_s += queue_s
+        return execution
+
+    async def hold(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do what is no single program, such as a dialogue, while holding a slot. Raises Refused."""
+        async with self._service.queue.turn() as queue_s:
+            self.waited_s += queue_s
+            return await work()
+
+
+ExtraRoute = tuple[str, str, Callable[[bytes, Turns], Awaitable[tuple[int, Any]]]]
 
 _DOCUMENT = web.AppKey("document", dict)
 _BODY_S = 60.0  # to send a whole body in
@@ -50,7 +72,7 @@ def make_app(
 ) -> web.Application:
     """The app. `token` None admits everybody, so `serve` then takes a loopback host only.
 
-    An extra route's handler gets the body and a way to run programs that shares queue and limits;
+    An extra route's handler gets the body and `Turns`, its way to run programs in the same queue;
     it returns a status and what to send as JSON. A session whose client says nothing to a heartbeat
     ends. Raises ConfigError for an impossible setting.
     """
@@ -175,20 +197,13 @@ async def _metrics(request: web.Request) -> web.StreamResponse:
     return web.Response(body=request.app[SERVICE].metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
-def _extra(handle: Callable[[bytes, Run], Awaitable[tuple[int, Any]]]) -> Handler:
+def _extra(handle: Callable[[bytes, Turns], Awaitable[tuple[int, Any]]]) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         service = request.app[SERVICE]
         service.queue.refuse_if_full()
-        waited_s = 0.0
-
-        async def run(program: Program) -> Execution:
-            nonlocal waited_s
-            execution, queue_s = await service.run(program)
-            waited_s += queue_s
-            return execution
-
-        status, answer = await handle(await _body(request), run)
-        return web.json_response(answer, status=status, headers={"X-Queue-Seconds": f"{waited_s:.3f}"})
+        turns = Turns(service)
+        status, answer = await handle(await _body(request), turns)
+        return web.json_response(answer, status=status, headers={"X-Queue-Seconds": f"{turns.waited_s:.3f}"})
 
     handler.__doc__ = handle.__doc__
     return handler

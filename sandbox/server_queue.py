@@ -10,7 +10,8 @@ import asyncio
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sandbox.backend import Backend
@@ -65,12 +66,18 @@ class JobQueue:
 
     async def run(self, program: Program) -> tuple[Execution, float]:
         """The execution, and the seconds it waited for its turn. Raises Refused."""
+        async with self.turn() as waited_s:
+            return await self._execute(program), waited_s
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[float]:
+        """A slot, for as long as the block lasts; gives the seconds it waited for it. Raises Refused."""
         self.refuse_if_full()
         arrived = time.monotonic()
         await self._take_slot()
         began = time.monotonic()
         try:
-            return await self._execute(program), began - arrived
+            yield began - arrived
         finally:
             self._job_s += 0.1 * (time.monotonic() - began - self._job_s)
             self._give_slot()

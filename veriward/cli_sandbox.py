@@ -6,6 +6,7 @@ import argparse
 import os
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,16 @@ def add_verbs(verbs: Any) -> None:
     run = what.add_parser("run", help="run one file, confined", description=_run.__doc__)
     run.add_argument("file", metavar="FILE", help="the program, or - for stdin")
     run.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments; after -- where they begin with a dash")
-    run.add_argument("--backend", default="local", metavar="B", help="local (default), docker, or a server's URL")
+    run.add_argument(
+        "--backend", type=_backend_name, default="local", metavar="B", help="local (default), docker, or a server's URL"
+    )
     run.add_argument("--language", choices=_LANGUAGES, help="default: by the file's suffix, else python")
     run.add_argument("--stdin", type=Path, metavar="FILE", help="its standard input (default: empty)")
-    run.add_argument("--wall", type=float, metavar="S", help="wall-clock limit in seconds (default 10)")
-    run.add_argument("--cpu", type=float, metavar="S", help="CPU limit in seconds (default 10)")
-    run.add_argument("--memory", type=int, metavar="MB", help="memory limit (default 512)")
+    run.add_argument(
+        "--wall", type=_limit("wall_s", float), metavar="S", help="wall-clock limit in seconds (default 10)"
+    )
+    run.add_argument("--cpu", type=_limit("cpu_s", float), metavar="S", help="CPU limit in seconds (default 10)")
+    run.add_argument("--memory", type=_limit("memory_mb", int), metavar="MB", help="memory limit (default 512)")
     run.add_argument("--flavour", choices=("slim", "sci"), default="slim", help="sci: with numpy and sympy")
     run.add_argument("--image", help="the Docker image to run in")
     run.add_argument("--token-file", type=Path, metavar="FILE", help=f"a server's token (default: ${_TOKEN_VARIABLE})")
@@ -52,22 +57,58 @@ def add_verbs(verbs: Any) -> None:
     run.set_defaults(verb=_run)
 
     serve = what.add_parser("serve", help="run programs for others, over HTTP", description=_serve.__doc__)
-    serve.add_argument("--port", type=int, default=8080, help="0 takes a free one (default 8080)")
+    serve.add_argument("--port", type=_whole(0, 65535), default=8080, help="0 takes a free one (default 8080)")
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
     access = serve.add_mutually_exclusive_group(required=True)
     access.add_argument("--token-file", type=Path, metavar="FILE", help="holds the token that clients must send")
     access.add_argument("--no-auth", action="store_true", help="admit everybody; on loopback only")
-    serve.add_argument("--slots", type=int, metavar="N", help="jobs at a time (default: the usable CPUs)")
-    serve.add_argument("--queue", type=int, default=256, metavar="N", help="jobs that may wait (default 256)")
+    serve.add_argument("--slots", type=_whole(1, 4096), metavar="N", help="jobs at a time (default: the usable CPUs)")
+    serve.add_argument(
+        "--queue", type=_whole(0, 1_000_000), default=256, metavar="N", help="jobs that may wait (default 256)"
+    )
     serve.add_argument("--backend", choices=("local", "docker"), default="local")
     serve.add_argument("--image", help="the Docker image to run in")
     serve.add_argument("--require", default="", metavar="NAME,...", help="refuse to start where one of these is weaker")
     serve.set_defaults(verb=_serve)
 
     bench = what.add_parser("bench", help="what a job costs on this machine", description=_bench.__doc__)
-    bench.add_argument("--jobs", type=int, default=200, metavar="N", help="jobs of each kind (default 200)")
+    bench.add_argument(
+        "--jobs", type=_whole(10, 1_000_000), default=200, metavar="N", help="jobs of each kind (default 200)"
+    )
     bench.add_argument("--json", action="store_true", help="print one JSON object")
     bench.set_defaults(verb=_bench)
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+        return int(text)
+
+    return number
+
+
+def _limit(name: str, kind: type[float]) -> Callable[[str], float]:
+    """A flag whose range is the one that `Limits` has."""
+
+    def limit(text: str) -> float:
+        from pydantic import ValidationError
+
+        from sandbox.models import Limits
+
+        try:
+            return float(getattr(Limits.model_validate({name: kind(text)}), name))
+        except ValidationError as error:
+            raise argparse.ArgumentTypeError(f"{text}: {error.errors()[0]['msg'].lower()}") from None
+
+    limit.__name__ = "limit"  # what argparse calls it, where the text is no number
+    return limit
+
+
+def _backend_name(text: str) -> str:
+    if text not in ("local", "docker") and not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text!r}: choose local, docker, or the URL of a `veriward sandbox serve`")
+    return text
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -203,7 +244,7 @@ def _serve(args: argparse.Namespace) -> int:
     from sandbox.fusion import ping, run_code
     from sandbox.server import make_app, serve
 
-    token = _token(args.token_file)
+    token = _token(args.token_file) if args.token_file else None  # --no-auth, whatever the environment holds
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     require = tuple(filter(None, args.require.split(",")))
     with _backend(args.backend, image=args.image, slots=args.slots, require=require) as backend:
@@ -211,7 +252,7 @@ def _serve(args: argparse.Namespace) -> int:
         slots = args.slots or len(os.sched_getaffinity(0))
         routes = [
             ("POST", "/run_code", run_code),
-            ("POST", "/submit", submit_on(backend, at_a_time=slots)),
+            ("POST", "/submit", submit_on(backend)),
             ("GET", "/v1/ping", ping),
         ]
         serve(
@@ -249,11 +290,9 @@ def _backend(
         from sandbox.docker_backend import DockerSandbox
 
         return DockerSandbox(image, slots=slots, require=require)
-    if name.startswith(("http://", "https://")):
-        from sandbox.remote import RemoteSandbox
+    from sandbox.remote import RemoteSandbox
 
-        return RemoteSandbox(name, token=token)
-    raise ConfigError(f"--backend {name}: choose local, docker, or the URL of a `veriward sandbox serve`")
+    return RemoteSandbox(name, token=token)
 
 
 def _bench(args: argparse.Namespace) -> int:
@@ -261,8 +300,6 @@ def _bench(args: argparse.Namespace) -> int:
     from sandbox.local import Sandbox
     from sandbox.measure import bare_python, jobs_per_s, local_kinds, measure
 
-    if args.jobs < 10:
-        raise ConfigError(f"--jobs {args.jobs}: at least 10 of each kind")
     with Sandbox(slots=4) as sandbox:
         figures = measure(
             {"python -I -S, unsandboxed": bare_python(), **local_kinds(sandbox, with_sci=_sci())}, args.jobs

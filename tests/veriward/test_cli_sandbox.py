@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import os
 import signal
@@ -95,14 +96,10 @@ def test_run_json_is_the_whole_result(program):
     ("arguments", "says"),
     [
         (["run", "/no/such/file.py"], "/no/such/file.py: No such file"),
-        (["run", "FILE", "--wall", "-1"], "wall_s: "),
-        (["run", "FILE", "--memory", "1"], "memory_mb: "),
-        (["run", "FILE", "--backend", "moon"], "--backend moon: choose local, docker"),
         (["run", "FILE", "--backend", "http:///x"], "http://host:port"),
         (["serve", "--no-auth", "--host", "0.0.0.0", "--port", "0"], "loopback only"),
         (["serve", "--token-file", "/no/such/token"], "/no/such/token: No such file"),
         (["serve", "--no-auth", "--require", "luck"], "'luck' is no guarantee"),
-        (["bench", "--jobs", "1"], "at least 10"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(program, capsys, arguments, says):
@@ -111,6 +108,28 @@ def test_what_is_wrong_is_said_in_one_line(program, capsys, arguments, says):
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "FILE", "--wall", "-1"], "--wall: -1: input should be greater than 0"),
+        (["run", "FILE", "--cpu", "nan"], "--cpu: nan: "),
+        (["run", "FILE", "--memory", "1"], "--memory: 1: input should be greater than or equal to 16"),
+        (["run", "FILE", "--memory", "much"], "--memory: invalid limit value: 'much'"),
+        (["run", "FILE", "--backend", "moon"], "choose local, docker, or the URL"),
+        (["run", "FILE", "--language", "cobol"], "invalid choice"),
+        (["serve", "--port", "70000", "--no-auth"], "from 0 to 65535"),
+        (["serve", "--port", "0"], "--token-file --no-auth is required"),
+        (["bench", "--jobs", "1"], "from 10 to"),
+    ],
+)
+def test_wrong_usage_exits_with_2(program, capsys, arguments, says):
+    file = program("print(1)")
+    with pytest.raises(SystemExit) as ended:
+        main(["sandbox", *(file if word == "FILE" else word for word in arguments)])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
 
 
 def test_a_token_that_others_may_read_is_refused(tmp_path, capsys):
@@ -309,6 +328,87 @@ def test_submit_judges_by_assertions_in_both_shapes(served):
         assert submit(served, wrong, row)[1]["accepted"] is False
 
 
+HUMANEVAL = {
+    "prompt": 'from typing import List\n\ndef last(xs: List[int]) -> int:\n    """The last."""\n',
+    "test": "def check(candidate):\n    assert candidate([1, 2]) == 2\n",
+    "entry_point": "last",
+}
+
+
+@pytest.mark.parametrize(
+    ("completion", "accepted"),
+    [
+        ("    return xs[-1]\n\nprint(last([1]))\nassert False", True),
+        ("    return xs[0]", False),
+        ("```python\ndef last(xs: List[int]) -> int:\n    return xs[-1]\n```", True),
+        (
+            "```python\nfrom __future__ import annotations\ndef last(xs: List[int]) -> int:\n    return xs[-1]\n```",
+            True,
+        ),
+        ("```python\ndef last(xs):\n    return None\n```", False),
+    ],
+    ids=["continues", "continues wrongly", "whole", "from the future", "whole but wrong"],
+)
+def test_submit_judges_entry_points_with_the_prompts_imports(served, completion, accepted):
+    status, answer = submit(served, completion, HUMANEVAL)
+    assert (status, answer["accepted"]) == (200, accepted), answer
+
+
+STDIN_FED = {
+    "test": """
+import sys
+import io
+def check(input_values):
+    stdin_backup, stdout_backup = sys.stdin, sys.stdout
+    sys.stdin = io.StringIO(input_values)
+    sys.stdout = io.StringIO()
+    solve()
+    returns = sys.stdout.getvalue()
+    sys.stdin, sys.stdout = stdin_backup, stdout_backup
+    return returns
+
+assert check('1 2\\n') == '3\\n'
+assert check('4 5\\n') == '9\\n'
+"""
+}
+
+
+def test_submit_feeds_a_function_that_reads_standard_input(served):
+    right = "def solve():\n    print(sum(map(int, input().split())))"
+    assert [submit(served, code, STDIN_FED)[1]["accepted"] for code in (right, "def solve():\n    print(3)")] == [
+        True,
+        False,
+    ]
+
+
+def test_submit_tells_a_compile_error_and_a_timeout(served):
+    answer = submit(served, "```cpp\nint main() { return x; }\n```", OJ, language="cpp")[1]
+    info = answer["tests"][0]["exec_info"]
+    assert (answer["accepted"], info["run_result"], info["compile_result"]["return_code"]) == (False, None, 1)
+    slow = "def f(x):\n    while True: pass"
+    answer = submit(served, slow, {"test_list": ["assert f(1) == 2"]}, run_timeout=0.5)[1]
+    assert answer["tests"][0]["exec_info"]["run_result"]["status"] == "TimeLimitExceeded"
+
+
+@pytest.mark.parametrize(
+    ("row", "config", "says"),
+    [
+        ({"test_list": ["assert f("]}, {}, "the tests cannot be used"),
+        ({"test_list": ["assert " + "-" * 100_000 + "1 == f()"]}, {}, "nested"),
+        ({"test": "[" * 100_000}, {}, "recursion"),
+        ({"test": "eJxrYJnqwcgABrVT"}, {}, "in no shape that is known"),
+        ({"test_list": ["assert f(1) == 2"]}, {"language": "cpp"}, "assertions are judged in python"),
+        (OJ, {"language": "cobol"}, "is none of python, cpp"),
+        (OJ, {"run_timeout": -1}, "run_timeout"),
+    ],
+    ids=["no python", "too deep", "too deep a list", "pickled", "assertions in cpp", "cobol", "negative"],
+)
+def test_submit_refuses_what_it_cannot_judge_with_a_reason(served, row, config, says):
+    status, answer = submit(served, "def f(x):\n    return 2", row, **config)
+    assert status == 400
+    assert says in answer["error"]
+
+
 @pytest.mark.parametrize("row", [{}, {"test": []}, {"test": [{"input": {}}]}, {"test": "nothing"}])
 def test_submit_refuses_rows_without_tests(served, row):
     status, answer = submit(served, "```python\n1\n```", row)
@@ -323,3 +423,71 @@ def test_submit_on_mbpp_rows_of_the_public_samples(served, shared_data):
         for program, expected in ((row["canonical_solution"], True), ("def none():\n    pass", False)):
             status, answer = submit(served, f"```python\n{program}\n```", row)
             assert (status, answer["accepted"]) == (200, expected), (row["id"], answer)
+
+
+def sample_rows(shared_data, name: str) -> list[dict[str, Any]]:
+    path = shared_data(f"data/sandboxfusion_samples/code_eval_{name}.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+TABLE_TENNIS = """
+def table_tennis_results(marks: str) -> int:
+    won, points = [0, 0], [0, 0]
+    for mark in marks:
+        points["AB".index(mark)] += 1
+        if max(points) >= 11 and abs(points[0] - points[1]) >= 2:
+            won["AB".index(mark)] += 1
+            points = [0, 0]
+    ours, theirs = zip(won, points)
+    return (ours > theirs) - (ours < theirs)
+"""
+SMALLEST_NUMBER = """
+digits, given = sorted(input().strip()), input().strip()
+first = next((i for i, digit in enumerate(digits) if digit != "0"), 0)
+print("OK" if given == digits.pop(first) + "".join(digits) else "WRONG_ANSWER")
+"""
+SMALLEST_NUMBER_IN_CPP = """
+#include <algorithm>
+#include <iostream>
+#include <string>
+int main() {
+    std::string digits, given;
+    std::cin >> digits >> given;
+    std::sort(digits.begin(), digits.end());
+    auto first = digits.find_first_not_of('0');
+    if (first != std::string::npos) std::swap(digits[0], digits[first]);
+    std::cout << (digits == given ? "OK" : "WRONG_ANSWER") << std::endl;
+}
+"""
+
+
+def test_submit_on_assertion_rows_of_the_public_samples(served, shared_data):
+    mhpp, oj = sample_rows(shared_data, "mhpp"), sample_rows(shared_data, "rl_train_oj_0328_1707")
+    right = "import math\ndef integral():\n    return math.pi / 2"
+    for row, code in ((mhpp[0], TABLE_TENNIS), (oj[1], right)):
+        status, answer = submit(served, code, row)
+        assert (status, answer["accepted"]) == (200, True), (row["id"], answer)
+    for row in (*mhpp[:4], *oj[:10]):
+        status, answer = submit(served, "def solve(*_):\n    return None", row)
+        assert (status, answer.get("accepted")) == (200, False), (row["id"], answer)
+
+
+def test_submit_on_a_contest_row_of_the_public_samples(served, shared_data):
+    row = sample_rows(shared_data, "code_contests")[17]
+    cases = len(json.loads(row["test"]))
+    for language, code in (("python", SMALLEST_NUMBER), ("cpp", SMALLEST_NUMBER_IN_CPP)):
+        status, answer = submit(served, f"```{language}\n{code}```", row, language=language)
+        assert (status, answer["accepted"], len(answer["tests"])) == (200, True, cases), answer["tests"][-1]
+    assert submit(served, "print('OK')", row)[1]["accepted"] is False
+
+
+def test_submit_on_humaneval_as_continuations_and_as_whole_programs(served, shared_data):
+    with gzip.open(shared_data("data/humaneval/HumanEval.jsonl.gz"), "rt") as lines:
+        rows = [json.loads(line) for line in lines]
+    for row in (rows[0], rows[32], rows[38], rows[100]):  # 32 and 38 use a helper that the prompt defines
+        solution = row["canonical_solution"]
+        whole = row["prompt"].rpartition(f"def {row['entry_point']}")
+        for completion in (solution, f"```python\n{whole[1]}{whole[2]}{solution}\n```"):
+            status, answer = submit(served, completion, row)
+            assert (status, answer["accepted"]) == (200, True), (row["task_id"], answer)
+        assert submit(served, "    return None\n", row)[1]["accepted"] is False
