@@ -13,8 +13,6 @@ unmarshalled.
 from __future__ import annotations
 
 import array
-import gc
-import importlib
 import json  # noqa: F401  # jobs that speak JSON lines would each pay 2.5 ms to import it
 import marshal
 import os
@@ -25,7 +23,7 @@ import socket
 import sys
 from typing import Any
 
-from sandbox import confine, landlock, linux, seccomp
+from sandbox import confine, landlock, linux, seccomp, warm
 from sandbox.group_watch import GroupWatch, end_orphans
 from sandbox.run_main import run_main
 from sandbox.shared_root import SharedRoot
@@ -152,10 +150,10 @@ class Kit:
         os.environ.clear()
         os.environ.update(self._environment())
         if setup.sci_dirs:
-            _import_sci(self.place.sci_dir)
+            warm.import_sci(self.place.sci_dir)
         self.address_space = self._address_space()
-        gc.collect()
-        gc.freeze()
+        self.own_modules = warm.own_modules()
+        warm.settle_memory()
 
     def _environment(self) -> dict[str, str]:
         path = ":".join([*(f"{folder}/bin" for folder in self.setup.tool_dirs), _JOB_PATH])
@@ -232,7 +230,7 @@ def _become_job(kit: Kit, request: dict[str, Any], descriptors: array.array[int]
     _set_limits(kit, request, of_python=request["warm"] or command[0] == PYTHON)
     linux.close_from(3)
     request["python"], request["run_main_source"] = kit.setup.python, kit.setup.run_main_source
-    request["sci_dir"] = kit.place.sci_dir
+    request["sci_dir"], request["own_modules"] = kit.place.sci_dir, kit.own_modules
     return request, command
 
 
@@ -289,8 +287,9 @@ def run_job(request: dict[str, Any], command: tuple[str, ...]) -> None:
     """Run the program; never returns. A warm job runs in this interpreter, any other is exec'ed."""
     if not request["warm"]:
         _exec(request, command)
-    for name in [name for name in sys.modules if name == "sandbox" or name.startswith("sandbox.")]:
+    for name in request["own_modules"]:
         del sys.modules[name]
+    warm.renew_randomness()
     with open("main.py", encoding="utf-8") as file:
         code = file.read()
     run_main(code, list(command))
@@ -310,13 +309,3 @@ def _exec(request: dict[str, Any], command: tuple[str, ...]) -> None:
         reason = "command not found" if missing else error.strerror
         os.write(2, f"{command[0]}: {reason}\n".encode())
         os._exit(127 if missing else 126)
-
-
-def _import_sci(folder: str) -> None:
-    """What a job of this flavour finds imported already; its fork pays for none of it."""
-    sys.path.append(folder)
-    for name in ("numpy", "numpy.linalg", "numpy.random"):
-        importlib.import_module(name)
-    sympy = importlib.import_module("sympy")
-    x = sympy.Symbol("x")  # sympy imports and caches much at first use, 50 ms and more for a job
-    sympy.simplify(sympy.factor(x**2 - 1) / (x - 1)), sympy.solve(x**2 - x - 1, x), sympy.integrate(x * sympy.sin(x), x)

@@ -179,6 +179,20 @@ def test_the_sci_flavour_has_numpy_and_sympy_and_no_other_package(box: Sandbox, 
     assert b"ModuleNotFoundError" in other.stderr
 
 
+@pytest.mark.parametrize("flavour", ["slim", "sci"])
+def test_no_two_jobs_draw_the_same_random_numbers(box: Sandbox, flavour):
+    """All are forks of one interpreter, whose generators were seeded once."""
+    pytest.importorskip("numpy")
+    draw = "import random\nprint(random.random())" + "\nimport numpy\nprint(numpy.random.rand())" * (flavour == "sci")
+    drawn = [box.run_sync(Program(code=draw, flavour=flavour)).stdout.split() for _ in range(4)]
+    assert len({number for numbers in drawn for number in numbers}) == (8 if flavour == "sci" else 4), drawn
+
+
+def test_a_program_finds_nothing_of_the_sandbox_imported(box: Sandbox):
+    code = "import sys\nprint([name for name in sys.modules if 'sandbox' in name])"
+    assert box.run_sync(Program(code=code)).stdout == b"[]\n"
+
+
 def test_the_slim_flavour_has_the_standard_library_alone(box: Sandbox):
     assert b"ModuleNotFoundError" in box.run_sync(Program(code="import numpy")).stderr
 
