@@ -13,7 +13,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint check-python results bench clean
+.PHONY: train test lint check-python results bench bench-sandbox clean
 
 train: $(VENV)/.train-installed
 	$(BIN)/veriward train $(PRESET)
@@ -34,6 +34,10 @@ results: $(VENV)/.train-installed
 bench: $(VENV)/.dev-installed
 	$(PIP) -e '.[bench]'
 	$(BIN)/python -m bench.trainer_vs_trl
+
+# With bubblewrap where it is installed, and Docker where DOCKER_HOST has an engine.
+bench-sandbox: $(VENV)/.dev-installed
+	$(BIN)/python -m bench.sandbox
 
 check-python:
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; install Python 3.11 or newer, or give PYTHON=/path/to/python3"; exit 1; }

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,32 +35,35 @@ class Figures(NamedTuple):
     cpu_ms: float
 
 
-def measure(kinds: dict[str, Kind], jobs: int) -> dict[str, Figures]:
-    """`jobs` of each kind in ten rounds, after one of each to start what is kept."""
-    walls: dict[str, list[float]] = {name: [] for name in kinds}
-    cpu = dict.fromkeys(kinds, 0.0)
-    for run in kinds.values():
+def measure(kinds: dict[str, Kind], jobs: int, slow: dict[str, Kind] | None = None) -> dict[str, Figures]:
+    """`jobs` of each kind in ten rounds, of each slow one a tenth, after one of each to start what is kept."""
+    each = max(1, jobs // _ROUNDS)
+    plan = [(name, run, each) for name, run in kinds.items()]
+    plan += [(name, run, max(1, each // _ROUNDS)) for name, run in (slow or {}).items()]
+    walls: dict[str, list[float]] = {name: [] for name, *_ in plan}
+    cpu = dict.fromkeys(walls, 0.0)
+    for _, run, _ in plan:
         run()
     for _ in range(_ROUNDS):
-        for name, run in kinds.items():
+        for name, run, times in plan:
             before = cpu_s_of_all()
-            for _ in range(max(1, jobs // _ROUNDS)):
+            for _ in range(times):
                 started = time.perf_counter()
                 run()
                 walls[name].append(1e3 * (time.perf_counter() - started))
             cpu[name] += 1e3 * (cpu_s_of_all() - before)
     figures = {}
-    for name, times in walls.items():
-        times.sort()
-        figures[name] = Figures(times[0], times[len(times) // 10], times[len(times) // 2], cpu[name] / len(times))
+    for name, taken in walls.items():
+        taken.sort()
+        figures[name] = Figures(taken[0], taken[len(taken) // 10], taken[len(taken) // 2], cpu[name] / len(taken))
     return figures
 
 
-def bare_python(code: str = CODE, *prefix: str, isolated: bool = True) -> Kind:
+def bare_python(code: str = CODE, *prefix: str, isolated: bool = True, pass_fds: Sequence[int] = ()) -> Kind:
     """The same program in an interpreter of its own, unsandboxed or behind a command that confines it."""
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable)) if isolated else sys.executable
-    flags = ["-I", "-S"] if isolated else ["-I"]
-    return lambda: subprocess.run([*prefix, python, *flags, "-c", code], capture_output=True, check=True)
+    command = [*prefix, python, *(["-I", "-S"] if isolated else ["-I"]), "-c", code]
+    return lambda: subprocess.run(command, capture_output=True, check=True, pass_fds=pass_fds)
 
 
 def local_kinds(sandbox: Backend, *, with_sci: bool) -> dict[str, Kind]:
