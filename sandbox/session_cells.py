@@ -44,7 +44,7 @@ def hold(cells: int, wake: int, status: int) -> NoReturn:
         if os.getpid() != me:  # a child that the cell forked and let run on
             os._exit(code)
         try:
-            os.write(status, b"done %d %d\n" % (number, code))
+            _say(status, b"done %d %d" % (number, code))
         except OSError:
             os.write(2, b"the cell closed descriptors of its session: variables are as they were before it\n")
             os._exit(1)
@@ -100,13 +100,13 @@ def _become_copy(number: int, wake: int, status: int) -> None:
     except OSError:
         os._exit(1)
     if copy:
-        os.write(status, b"copy %d %d\n" % (number, copy))
+        _say(status, b"copy %d %d" % (number, copy))
         os._exit(0)
     if not os.read(wake, 1):
         os._exit(0)
     while pending := signal.sigpending():  # what was meant for the one that went down
         signal.sigwait(pending)
-    os.write(status, b"took %d %d\n" % (number, os.getpid()))
+    _say(status, b"took %d %d" % (number, os.getpid()))
 
 
 def run_cell(text: str, name: str, variables: dict[str, Any], blocked: Iterable[int]) -> tuple[int, Iterable[int]]:
@@ -147,6 +147,10 @@ def _shut_out_signals() -> Iterable[int]:
 def _complain(what: object, end: str = "\n") -> None:
     with contextlib.suppress(Exception):  # a cell may have closed or replaced it
         print(what, end=end, file=sys.stderr)
+
+
+def _say(status: int, line: bytes) -> None:
+    os.write(status, b"\n" + line + b"\n")  # whatever a cell has written there, this is a line of its own
 
 
 def _flush() -> None:

@@ -78,10 +78,11 @@ class Others:
             for pid in set(victims) - {spared, os.getpid()}:
                 _signal(pid, signal.SIGKILL)
             time.sleep(0.001)  # for those to end, and for theirs to become the driver's
-            self.reap()
+            if spared in self.reap():
+                return False
             if children is None or children == [spared]:
                 _signal(spared, signal.SIGCONT)
-                return bool(victims) and spared not in self.ends
+                return bool(victims)
         return False
 
 

@@ -66,6 +66,13 @@ CRASHES = {
     "exit": ("import os; keep = 'changed'; os._exit(9)", "finished", 9, None),
     "segfault": ("import ctypes; keep = 'changed'; ctypes.string_at(0)", "finished", None, 11),
     "kill": ("import os; keep = 'changed'; os.kill(os.getpid(), 9)", "finished", None, 9),
+    "noise": (
+        "import os; keep = 'changed'\nfor n in range(3, 64):\n    try: os.write(n, b'x' * 5000)\n"
+        "    except OSError: pass\nos._exit(9)",
+        "finished",
+        9,
+        None,
+    ),
     "endless": ("keep = 'changed'\nwhile True: pass", "timeout", None, 9),
     "fork bomb": ("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", "timeout", None, 9),
     "hidden": (
