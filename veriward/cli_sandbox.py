@@ -6,11 +6,11 @@ import argparse
 import os
 import stat
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandbox.errors import ConfigError, VeriwardError
+from veriward.arguments import backend_name, limit, whole_number
 from veriward.output import note, say, say_json, say_table
 
 if TYPE_CHECKING:
@@ -41,15 +41,15 @@ def add_verbs(verbs: Any) -> None:
     run.add_argument("file", metavar="FILE", help="the program, or - for stdin")
     run.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments; after -- where they begin with a dash")
     run.add_argument(
-        "--backend", type=_backend_name, default="local", metavar="B", help="local (default), docker, or a server's URL"
+        "--backend", type=backend_name, default="local", metavar="B", help="local (default), docker, or a server's URL"
     )
     run.add_argument("--language", choices=_LANGUAGES, help="default: by the file's suffix, else python")
     run.add_argument("--stdin", type=Path, metavar="FILE", help="its standard input (default: empty)")
     run.add_argument(
-        "--wall", type=_limit("wall_s", float), metavar="S", help="wall-clock limit in seconds (default 10)"
+        "--wall", type=limit("wall_s", float), metavar="S", help="wall-clock limit in seconds (default 10)"
     )
-    run.add_argument("--cpu", type=_limit("cpu_s", float), metavar="S", help="CPU limit in seconds (default 10)")
-    run.add_argument("--memory", type=_limit("memory_mb", int), metavar="MB", help="memory limit (default 512)")
+    run.add_argument("--cpu", type=limit("cpu_s", float), metavar="S", help="CPU limit in seconds (default 10)")
+    run.add_argument("--memory", type=limit("memory_mb", int), metavar="MB", help="memory limit (default 512)")
     run.add_argument("--flavour", choices=("slim", "sci"), default="slim", help="sci: with numpy and sympy")
     run.add_argument("--image", help="the Docker image to run in")
     run.add_argument("--token-file", type=Path, metavar="FILE", help=f"a server's token (default: ${_TOKEN_VARIABLE})")
@@ -57,14 +57,16 @@ def add_verbs(verbs: Any) -> None:
     run.set_defaults(verb=_run)
 
     serve = what.add_parser("serve", help="run programs for others, over HTTP", description=_serve.__doc__)
-    serve.add_argument("--port", type=_whole(0, 65535), default=8080, help="0 takes a free one (default 8080)")
+    serve.add_argument("--port", type=whole_number(0, 65535), default=8080, help="0 takes a free one (default 8080)")
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
     access = serve.add_mutually_exclusive_group(required=True)
     access.add_argument("--token-file", type=Path, metavar="FILE", help="holds the token that clients must send")
     access.add_argument("--no-auth", action="store_true", help="admit everybody; on loopback only")
-    serve.add_argument("--slots", type=_whole(1, 4096), metavar="N", help="jobs at a time (default: the usable CPUs)")
     serve.add_argument(
-        "--queue", type=_whole(0, 1_000_000), default=256, metavar="N", help="jobs that may wait (default 256)"
+        "--slots", type=whole_number(1, 4096), metavar="N", help="jobs at a time (default: the usable CPUs)"
+    )
+    serve.add_argument(
+        "--queue", type=whole_number(0, 1_000_000), default=256, metavar="N", help="jobs that may wait (default 256)"
     )
     serve.add_argument("--backend", choices=("local", "docker"), default="local")
     serve.add_argument("--image", help="the Docker image to run in")
@@ -73,42 +75,10 @@ def add_verbs(verbs: Any) -> None:
 
     bench = what.add_parser("bench", help="what a job costs on this machine", description=_bench.__doc__)
     bench.add_argument(
-        "--jobs", type=_whole(10, 1_000_000), default=200, metavar="N", help="jobs of each kind (default 200)"
+        "--jobs", type=whole_number(10, 1_000_000), default=200, metavar="N", help="jobs of each kind (default 200)"
     )
     bench.add_argument("--json", action="store_true", help="print one JSON object")
     bench.set_defaults(verb=_bench)
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
-        return int(text)
-
-    return number
-
-
-def _limit(name: str, kind: type[float]) -> Callable[[str], float]:
-    """A flag whose range is the one that `Limits` has."""
-
-    def limit(text: str) -> float:
-        from pydantic import ValidationError
-
-        from sandbox.models import Limits
-
-        try:
-            return float(getattr(Limits.model_validate({name: kind(text)}), name))
-        except ValidationError as error:
-            raise argparse.ArgumentTypeError(f"{text}: {error.errors()[0]['msg'].lower()}") from None
-
-    limit.__name__ = "limit"  # what argparse calls it, where the text is no number
-    return limit
-
-
-def _backend_name(text: str) -> str:
-    if text not in ("local", "docker") and not text.startswith(("http://", "https://")):
-        raise argparse.ArgumentTypeError(f"{text!r}: choose local, docker, or the URL of a `veriward sandbox serve`")
-    return text
 
 
 def _check(args: argparse.Namespace) -> int:
