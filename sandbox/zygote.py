@@ -297,6 +297,8 @@ def run_job(request: dict[str, Any], command: tuple[str, ...]) -> None:
 
 def _exec(request: dict[str, Any], command: tuple[str, ...]) -> None:
     environment = dict(os.environ)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and an exec would hand that on
+        signal.signal(number, signal.SIG_DFL)
     if command[0] == PYTHON:
         packages = f"sys.path.append({request['sci_dir']!r})" if request["sci_dir"] in sys.path else ""
         starter = f"{request['run_main_source']}\n{packages}\n{_FRESH}"
