@@ -10,6 +10,8 @@ from sandbox import Limits, Program, Sandbox
 from sandbox.errors import ConfigError
 from sandbox.languages import Language
 
+pytestmark = pytest.mark.backends("local", "remote", "docker")
+
 _SUMS = {
     "python": "import sys\nprint(sum(map(int, sys.stdin.read().split())), sys.argv[1])",
     "c": "#include <stdio.h>\n#include <stdlib.h>\nint main(int n, char **v) { char t[9], u[9]; "
@@ -206,6 +208,7 @@ def test_a_flavour_that_is_not_installed_is_a_plain_error(monkeypatch):
         one.run_sync(Program(code="1", flavour="sci"))
 
 
+@pytest.mark.backends("local")
 def test_idle_slots_of_an_unused_flavour_make_room(box: Sandbox):
     pytest.importorskip("numpy")
     for _ in range(3):

@@ -12,12 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 UID = 23_456
-_BATTERY = [
-    "tests/sandbox/test_contract.py",
-    "tests/sandbox/test_hostile.py",
-    "tests/sandbox/test_languages.py",
-    "tests/sandbox/test_session.py",
-]
+_NAMES = ("contract*", "dialogue", "hostile*", "languages", "session")
+_BATTERY = sorted(
+    f"tests/sandbox/{path.name}" for name in _NAMES for path in Path(__file__).parent.glob(f"test_{name}.py")
+)
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "VERIWARD_TEST_BACKENDS": "local"}
 
 
 def python_for_anyone() -> str | None:
@@ -30,7 +29,7 @@ def python_for_anyone() -> str | None:
 
 
 def as_nobody(command: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    environment = {**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     try:
         return subprocess.run(
             command,
@@ -51,7 +50,7 @@ def passes(command: list[str], battery: str) -> None:
     python = python_for_anyone()
     if python is None:
         pytest.skip("no interpreter that another user may start, with this version's packages")
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    environment = {**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     tests = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", battery]
     done = subprocess.run(
         [python, "-m", *command, *tests], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=200
