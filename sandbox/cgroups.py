@@ -1,4 +1,4 @@
-"""A memory and pids cgroup per slot, v1 or v2, where this process may make one.
+"""A cgroup per slot for memory, processes and the count of CPU, v1 or v2, where this process may make one.
 
 The slot's process attaches itself once and jobs inherit: attaching each job had a heavy latency
 tail. Limits are written between jobs, when only the slot's own process is inside.
@@ -18,10 +18,11 @@ _V1 = Path("/sys/fs/cgroup")
 class SlotCgroup:
     """The files of one slot's cgroup. Bytes are the kernel's count: anonymous memory, tmpfs, page cache."""
 
-    def __init__(self, memory: Path, pids: Path) -> None:
-        self.directories = sorted({memory, pids})
+    def __init__(self, memory: Path, pids: Path, cpu: Path | None) -> None:
+        self.directories = sorted({memory, pids} | ({cpu} if cpu else set()))
         self._memory, self._pids = memory, pids
         self._is_v2 = (memory / "memory.max").exists()
+        self.cpu_file = str(cpu / _cpu_file_name(cpu)) if cpu else ""  # counts all that was ever inside
         self._baseline = 0
         self._limits = (0, 0)
 
@@ -87,12 +88,13 @@ def make_slot_cgroup(name: str) -> SlotCgroup | None:
     """A new cgroup for a slot, or None where none can be made; `name` must be unique in this process."""
     if os.geteuid() != 0:
         return None
+    leaf = f"{_PREFIX}{os.getpid()}-{name}"
     for memory, pids in _homes():
-        leaf = f"{_PREFIX}{os.getpid()}-{name}"
         try:
             for home in {memory, pids}:
                 (home / leaf).mkdir()
-            group = SlotCgroup(memory / leaf, pids / leaf)
+            cpu = memory / leaf if _cpu_file_name(memory / leaf) else _make_cpu_leaf(leaf)
+            group = SlotCgroup(memory / leaf, pids / leaf, cpu)
             group.note_baseline()
             group.oom_kills()
             (pids / leaf / "pids.max").write_text("max")
@@ -104,23 +106,47 @@ def make_slot_cgroup(name: str) -> SlotCgroup | None:
     return None
 
 
-def _homes() -> list[tuple[Path, Path]]:
-    """Where slot cgroups may go: below this process's own v1 cgroups, else at the root of v1 or v2."""
+def _make_cpu_leaf(leaf: str) -> Path | None:
+    """In v1 the count of CPU is a hierarchy of its own; a slot can do without."""
+    for home in _cpu_homes():
+        with contextlib.suppress(OSError):
+            (home / leaf).mkdir()
+            return home / leaf
+    return None
+
+
+def _cpu_file_name(directory: Path) -> str:
+    return next((name for name in ("cpu.stat", "cpuacct.usage") if (directory / name).exists()), "")
+
+
+def _own() -> dict[str, str]:
+    """This process's path in each v1 hierarchy."""
     own = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
-            own.update(dict.fromkeys(controllers.split(","), path))
+            own.update(dict.fromkeys(controllers.split(","), path.lstrip("/")))
+    return own
+
+
+def _cpu_homes() -> list[Path]:
+    top = _V1 / "cpuacct"
+    return [home for home in (top / _own().get("cpuacct", ""), top) if (home / "cpuacct.usage").exists()]
+
+
+def _homes() -> list[tuple[Path, Path]]:
+    """Where slot cgroups may go: below this process's own v1 cgroups, else at the root of v1 or v2."""
+    own = _own()
     homes = []
     if "memory" in own and "pids" in own:
-        homes.append((_V1 / "memory" / own["memory"].lstrip("/"), _V1 / "pids" / own["pids"].lstrip("/")))
+        homes.append((_V1 / "memory" / own["memory"], _V1 / "pids" / own["pids"]))
     homes += [(_V1 / "memory", _V1 / "pids"), (_V1, _V1)]
     return [pair for pair in homes if all((home / "cgroup.procs").exists() for home in pair)]
 
 
 def sweep_leftovers() -> None:
     """Remove slot cgroups whose owner is dead: a killed process can't do it itself."""
-    for home in {home for pair in _homes() for home in pair}:
+    for home in {home for pair in _homes() for home in pair} | {*_cpu_homes()}:
         for directory in home.glob(_PREFIX + "*-*"):
             owner = directory.name.removeprefix(_PREFIX).split("-")[0]
             if owner.isdigit() and not Path("/proc", owner).exists():

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 
-from sandbox.watch import Watch, cpu_ticks, memory_kb
+from sandbox.watch import Watch, memory_kb
 
 
 class GroupWatch(Watch):
@@ -38,7 +38,7 @@ class GroupWatch(Watch):
             self.limit = "processes"
         elif self.place.is_full():
             self.limit = "disk"
-        elif sum(cpu_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK") > self.request["cpu_s"]:
+        elif self._cpu_s(pids) > self.request["cpu_s"]:
             self.limit = "cpu"
         elif self.watches.memory and memory_kb(pids) > self.request["memory_mb"] * 1024:
             self.limit = "memory"

@@ -53,11 +53,11 @@ class Guarantees(BaseModel):
 
 
 def local_guarantees(
-    *, as_root: bool, has_cgroup: bool, landlock_abi: int, has_proc: bool, shares_root: bool
+    *, as_root: bool, has_cgroup: bool, counts_cpu: bool, landlock_abi: int, has_proc: bool, shares_root: bool
 ) -> Guarantees:
     """The local backend's, from what its slot found when it started."""
     if shares_root:
-        return Guarantees(backend="local", items=_on_a_shared_root(as_root, has_cgroup, landlock_abi))
+        return Guarantees(backend="local", items=_on_a_shared_root(as_root, has_cgroup, counts_cpu, landlock_abi))
     identity = "a uid of the slot's own" if as_root else "a user namespace without capabilities"
     items = [
         Guarantee(name="harness", level="enforced", how=f"own pid and mount namespaces, {identity}, fresh interpreter"),
@@ -67,7 +67,7 @@ def local_guarantees(
         *_COMMON,
         Guarantee(name="disk", level="enforced", how="tmpfs with capped bytes and inodes"),
         Guarantee(name="processes", level="enforced", how="pids cgroup" if has_cgroup else "RLIMIT_NPROC of its uid"),
-        _cpu(has_proc),
+        _cpu(counts_cpu, has_proc, "0.1 s"),
         _memory(as_root, has_cgroup, has_proc),
         Guarantee(
             name="landlock",
@@ -88,7 +88,7 @@ _COMMON = (
 )
 
 
-def _on_a_shared_root(as_root: bool, has_cgroup: bool, landlock_abi: int) -> tuple[Guarantee, ...]:
+def _on_a_shared_root(as_root: bool, has_cgroup: bool, counts_cpu: bool, landlock_abi: int) -> tuple[Guarantee, ...]:
     """Where namespaces are refused, as in an ordinary container."""
     identity = "a uid of the slot's own" if as_root else "signals and ptrace kept inside by Landlock"
     processes = Guarantee(name="processes", level="weaker", how="no count of its own: looked at every 0.05 s")
@@ -105,15 +105,18 @@ def _on_a_shared_root(as_root: bool, has_cgroup: bool, landlock_abi: int) -> tup
         *_COMMON,
         Guarantee(name="disk", level="weaker", how="no mounts here: the folder is looked at every 0.05 s"),
         processes,
-        Guarantee(name="cpu", level="enforced", how="the sum looked at every 0.05 s; in sessions for the whole"),
+        _cpu(counts_cpu, True, "0.05 s; in sessions for the whole"),
         _memory(as_root, has_cgroup, has_proc=True),
         Guarantee(name="landlock", level="enforced" if landlock_abi >= 6 else "weaker", how=f"ABI {landlock_abi}"),
     )
 
 
-def _cpu(has_proc: bool) -> Guarantee:
+def _cpu(counts_cpu: bool, has_proc: bool, interval: str) -> Guarantee:
+    if counts_cpu:
+        return Guarantee(name="cpu", level="enforced", how=f"its cgroup's count, looked at every {interval}")
     if has_proc:
-        return Guarantee(name="cpu", level="enforced", how="RLIMIT_CPU per process, the sum looked at every 0.1 s")
+        how = f"RLIMIT_CPU per process, the sum over those that live or were waited for looked at every {interval}"
+        return Guarantee(name="cpu", level="enforced", how=how)
     return Guarantee(name="cpu", level="weaker", how="no /proc in the slot: RLIMIT_CPU per process only")
 
 

@@ -247,7 +247,7 @@ class Job:
         assert report is not None
         wait_status, cpu_us, peak_kb, wall_us = (int(word) for word in report[2:6])
         code = os.waitstatus_to_exitcode(wait_status)
-        status, limit = self._ended_by(report[6], -code)
+        status, limit = self._ended_by(report[6], -code, cpu_us / 1e6)
         peak_mb = self._slot.cgroup.peak_mb() if self._slot.cgroup else None
         return Execution(
             status=status,
@@ -262,7 +262,9 @@ class Job:
             files=self._files,
         )
 
-    def _ended_by(self, word: str, sig: int) -> tuple[Literal["finished", "timeout", "killed"], LimitName | None]:
+    def _ended_by(
+        self, word: str, sig: int, cpu_s: float
+    ) -> tuple[Literal["finished", "timeout", "killed"], LimitName | None]:
         """Which limit ended it, from the slot's word, the signal, and the cgroup's count of OOM kills."""
         if self._is_over_cap:
             return "killed", "output"
@@ -270,7 +272,7 @@ class Job:
             return _ENDED_BY[word]
         if word == "told":
             return "killed", None
-        if sig == signal.SIGXCPU:
+        if sig == signal.SIGXCPU and cpu_s >= self._step.limits.cpu_s / 2:  # RLIMIT_CPU counts in ticks, roughly
             return "timeout", "cpu"
         if sig == signal.SIGXFSZ:
             return "killed", "file_size"

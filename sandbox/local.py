@@ -147,6 +147,11 @@ class Sandbox:
         for slot in abandoned:
             slot.close()
 
+    def __del__(self) -> None:
+        """Collected without `close`: nobody is using a slot any more, but its cgroup must be given back."""
+        for slot in getattr(self, "_all", ()):
+            slot.close()
+
     def _run(self, program: Program, handle: _Handle) -> Execution:
         with self._gate:
             return run_program(program, lambda step: self._run_step(step, handle), self._compiled, warm=True)
@@ -231,6 +236,7 @@ def _guarantees_of(slot: Slot, shares_root: bool) -> Guarantees:
     return local_guarantees(
         as_root=os.geteuid() == 0,
         has_cgroup=slot.cgroup is not None,
+        counts_cpu=bool(slot.cgroup and slot.cgroup.cpu_file),
         landlock_abi=slot.landlock_abi,
         has_proc=slot.has_proc,
         shares_root=shares_root,

@@ -148,6 +148,7 @@ class Slot:
             "python": os.path.realpath(_base_python()),
             "run_main_source": (_HERE / "run_main.py").read_text(),
             "cgroup_procs": self.cgroup.procs_files if self.cgroup else [],
+            "cpu_file": self.cgroup.cpu_file if self.cgroup else "",
             "watch_memory": self.cgroup is None,
             "slot_dir": self._slot_dir,
         }

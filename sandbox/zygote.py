@@ -27,7 +27,7 @@ from sandbox import confine, landlock, linux, seccomp, warm
 from sandbox.group_watch import GroupWatch, end_orphans
 from sandbox.run_main import run_main
 from sandbox.shared_root import SharedRoot
-from sandbox.watch import HEADER_BYTES, Watch, Watches, readable
+from sandbox.watch import HEADER_BYTES, CpuMeter, Watch, Watches, readable
 
 PYTHON = "{python}"  # as in languages.py, whose imports a slot can do without
 _FRESH = "run_main(open('main.py', encoding='utf-8').read(), sys.argv[1:])\n"
@@ -46,6 +46,7 @@ class Setup:
         self.tool_dirs: list[str] = config["tool_dirs"]
         self.sci_dirs: list[str] = config["sci_dirs"]
         self.cgroup_procs: list[str] = config["cgroup_procs"]
+        self.cpu_file: str = config["cpu_file"]
         self.watch_memory: bool = config["watch_memory"]
         self.python: str = config["python"]
         self.run_main_source: str = config["run_main_source"]
@@ -125,6 +126,7 @@ class Kit:
         for path in setup.cgroup_procs:
             with open(path, "w") as file:
                 file.write("0")
+        meter = CpuMeter(setup.cpu_file)
         shown = [*setup.interpreter_dirs, *setup.tool_dirs]
         self.landlock_abi = landlock.abi()
         self.ruleset = -1
@@ -141,7 +143,7 @@ class Kit:
             if self.landlock_abi:
                 self.ruleset = self.place.ruleset(self.landlock_abi)
         self.has_proc = self.proc >= 0
-        self.watches = Watches(cpu=self.has_proc, memory=self.has_proc and setup.watch_memory)
+        self.watches = Watches(cpu=self.has_proc, memory=self.has_proc and setup.watch_memory, meter=meter)
         linux.drop_bounding_capabilities()
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
@@ -181,6 +183,7 @@ def _serve_jobs(control: socket.socket, parent: int, kit: Kit) -> Job:
         descriptors = array.array("i", bytes(ancillary[0][2]))
         request = marshal.loads(data)
         kit.place.begin_job(request["disk_mb"], request["disk_inodes"])
+        kit.watches.meter.begin_job()
         child = os.fork()
         if not child:
             try:

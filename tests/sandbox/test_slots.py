@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -167,6 +168,55 @@ def test_closing_leaves_no_process_no_cgroup_and_no_descriptor():
         with three.open(Program(code="input()")), three.open(Program(code="input()")):
             assert len(below(os.getpid())) > len(before[0])
     assert (below(os.getpid()), descriptors(), len(cgroups())) == before
+
+
+def test_a_sandbox_that_is_collected_unclosed_leaves_no_process_and_no_cgroup():
+    def cgroups() -> list[Path]:
+        return list(Path("/sys/fs/cgroup").glob(f"*/**/veriward-{os.getpid()}-*"))
+
+    before = (below(os.getpid()), set(cgroups()))
+    unclosed = Sandbox(slots=1)
+    assert unclosed.run_sync(Program(code="print(1)")).stdout == b"1\n"
+    assert below(os.getpid()) > before[0]
+    del unclosed
+    gc.collect()
+    assert (below(os.getpid()), set(cgroups())) == before
+
+
+_HIDES_ITS_CHILDREN = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range({count}):
+    if not os.fork():
+        while time.process_time() < 0.05: pass
+        os._exit(0)
+    try: os.wait()
+    except ChildProcessError: pass
+"""
+
+
+def test_children_that_nobody_waits_for_count_against_the_cpu_limit():
+    """With SIGCHLD ignored the kernel adds their time to nobody's; only the cgroup's count has it."""
+    with Sandbox(slots=1) as one:
+        (how,) = (item.how for item in one.guarantees().items if item.name == "cpu")
+        if "cgroup" not in how:
+            pytest.skip("no cgroup that counts CPU here")
+        few = one.run_sync(Program(code=_HIDES_ITS_CHILDREN.format(count=6)))
+        endless = one.run_sync(Program(code=_HIDES_ITS_CHILDREN.format(count=10**6), limits=Limits(cpu_s=0.5)))
+        after = one.run_sync(Program(code="print(1)"))
+    assert few.exit_code == 0
+    assert few.cpu_s >= 0.3
+    assert (endless.status, endless.limit) == ("timeout", "cpu")
+    assert after.cpu_s < 0.3, "a job's CPU was counted against the next one"
+
+
+def test_a_program_that_sends_itself_the_signal_of_the_cpu_limit_was_not_ended_by_it():
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGXCPU)"
+    with Sandbox(slots=1) as one:
+        forged = one.run_sync(Program(code=code))
+        real = one.run_sync(Program(code="while True: pass", limits=Limits(cpu_s=1)))
+    assert (forged.status, forged.signal, forged.limit) == ("finished", signal.SIGXCPU, None)
+    assert (real.status, real.limit) == ("timeout", "cpu")
 
 
 def start_script(code: str) -> subprocess.Popen[str]:
