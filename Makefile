@@ -13,7 +13,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint check-python results bench bench-sandbox clean
+.PHONY: train test lint check-python results bench bench-sandbox load clean
 
 train: $(VENV)/.train-installed
 	$(BIN)/veriward train $(PRESET)
@@ -38,6 +38,10 @@ bench: $(VENV)/.dev-installed
 # With bubblewrap where it is installed, and Docker where DOCKER_HOST has an engine.
 bench-sandbox: $(VENV)/.dev-installed
 	$(BIN)/python -m bench.sandbox
+
+# Some minutes on two cores: 20,000 jobs while the server and its slots are killed.
+load: $(VENV)/.dev-installed
+	$(BIN)/python -m bench.load
 
 check-python:
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; install Python 3.11 or newer, or give PYTHON=/path/to/python3"; exit 1; }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 
 import pytest
 
+from bench import fence
 from sandbox import Execution, Limits, Program, Sandbox
 from sandbox.backend import Backend
 from tests.sandbox import backends
@@ -24,37 +23,11 @@ def jobs() -> list[Process]:
     return jobs_of(os.getpid())
 
 
-def own_cgroup(controller: str) -> Path:
-    """Where this process is now, so that it goes back there and not out of a fence around it."""
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return Path("/sys/fs/cgroup", controller, path.lstrip("/"))
-    return Path("/sys/fs/cgroup", controller)
-
-
 @pytest.fixture(scope="package", autouse=True)
 def second_fence() -> Iterator[None]:
-    """As root, this process gets a pids and memory cgroup that its slots' lie in, for this folder's tests only."""
-    fences: list[tuple[Path, Path]] = []
-    if os.geteuid() == 0:
-        for controller, name, value in (("pids", "pids.max", "600"), ("memory", "memory.limit_in_bytes", str(3 << 30))):
-            home = own_cgroup(controller)
-            fence = home / f"fence-{os.getpid()}"
-            try:
-                fence.mkdir()
-                (fence / name).write_text(value)
-                (fence / "cgroup.procs").write_text(str(os.getpid()))
-            except OSError:
-                continue
-            fences.append((home, fence))
-    yield
-    for home, fence in fences:
-        (home / "cgroup.procs").write_text(str(os.getpid()))
-        try:
-            fence.rmdir()
-        except OSError as error:
-            print(f"a cgroup of the tests was left: {error}", file=sys.stderr)
+    """Around this folder's tests only."""
+    with fence.second_fence():
+        yield
 
 
 # One suite for every backend: a file says `pytestmark = pytest.mark.backends("local", "remote", "docker")`, and its
