@@ -23,6 +23,7 @@ _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 _NET_BIND_CONNECT = 3  # since ABI 4
 _SCOPE_ABSTRACT_AND_SIGNAL = 3  # since ABI 6
+_LOG_NOTHING = 5  # since ABI 7: a job could fill the machine's audit log with what it was denied
 
 
 def abi() -> int:
@@ -74,4 +75,5 @@ class Rules:
 
 def restrict(ruleset: int) -> None:
     """Bind the calling process and all its children for good. Needs no_new_privs."""
-    linux.syscall(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0), what="landlock restrict")
+    flags = ctypes.c_uint32(_LOG_NOTHING if abi() >= 7 else 0)
+    linux.syscall(_RESTRICT, ctypes.c_int(ruleset), flags, what="landlock restrict")

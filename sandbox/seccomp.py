@@ -12,7 +12,7 @@ import struct
 
 from sandbox import linux
 
-EPERM, EACCES, ENOSYS = 1, 13, 38
+EPERM, EACCES, ENOTTY, ENOSYS = 1, 13, 25, 38
 
 _NAMESPACES = (
     linux.CLONE_NEWNS
@@ -23,7 +23,7 @@ _NAMESPACES = (
     | linux.CLONE_NEWPID
     | linux.CLONE_NEWNET
 )
-_AF_UNIX = 1
+_AF_UNIX, _SOCK_STREAM, _SOCK_SEQPACKET = 1, 1, 5
 
 # name: (x86_64, aarch64); None where the architecture has no such call.
 _DENIED: dict[str, tuple[int | None, int | None]] = {
@@ -97,12 +97,17 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "fsmount": (432, 432),
     "fspick": (433, 433),
     "pidfd_getfd": (438, 438),
+    "io_setup": (206, 0),  # from a count that the whole machine shares
     "process_madvise": (440, 440),
     "mount_setattr": (442, 442),
     "quotactl_fd": (443, 443),
     "memfd_secret": (447, 447),
     "process_mrelease": (448, 448),
+    "open_tree_attr": (467, 467),
 }
+
+# These do nothing and say that they did: what they would write out is everybody's.
+_IDLE: dict[str, tuple[int | None, int | None]] = {"sync": (162, 81), "syncfs": (306, 267)}
 
 # What only a root of its own makes harmless: without one, a file that may not be opened may still be
 # changed by its path, a process group left, and a socket in the file system reached.
@@ -126,17 +131,24 @@ _DENIED_ON_A_SHARED_ROOT: dict[str, tuple[int | None, int | None]] = {
     "setxattrat": (463, 463),
     "removexattrat": (466, 466),
     "truncate": (76, 45),
-    "inotify_add_watch": (254, 27),
+    "sendmsg": (46, 211),  # a file on its way between sockets is in nobody's list of open files
+    "sendmmsg": (307, 269),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
     "flock": (73, 32),
     "file_setattr": (469, 469),
 }
 
-# These do nothing there and say that they did: `touch` and `tar` can't do without, and set no more than a time.
+# Nor these there: `touch` and `tar` can't do without the first four, and set no more than a time; the work
+# directory of the others is gone after the job, and the disk under it is everybody's.
 _IDLE_ON_A_SHARED_ROOT: dict[str, tuple[int | None, int | None]] = {
     "utime": (132, None),
     "utimes": (235, None),
     "futimesat": (261, None),
     "utimensat": (280, 88),
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
+    "sync_file_range": (277, 84),
 }
 
 # (x86_64, aarch64), index of the argument that holds a pid; 0 means the caller.
@@ -149,17 +161,24 @@ _ONLY_ON_SELF: dict[str, tuple[int, int, int]] = {
     "setpriority": (141, 140, 1),
     "ioprio_set": (251, 30, 1),
 }
+# Whose first argument can mean everything of the caller's uid, the harness too.
+_NOT_ON_A_UID = {"setpriority": (2,), "ioprio_set": (3,)}
 _CLONE = (56, 220)
 _CLONE3 = 435
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
 _IOCTL = (16, 29)
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_FCNTL, _F_SETLEASE, _F_NOTIFY = (72, 25), 1024, 1026
+_PRCTL = (157, 167)
+# Of a terminal's, a pipe's or any descriptor. All others can change a file that was opened to read: its
+# flags, or that it can ever be written again (fs-verity).
+_HARMLESS_IOCTLS = (0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A)
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
-_LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _JEQ, _JGE, _JSET, _RETURN, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
@@ -180,6 +199,19 @@ def _guard(number: int, check: list[bytes]) -> list[bytes]:
     return [_instruction(_JEQ, number, 0, len(check)), *check]
 
 
+def _allow_only(values: tuple[int, ...], errno: int) -> list[bytes]:
+    """Allow the call when the loaded word is one of these."""
+    allow = _instruction(_RETURN, _ALLOW)
+    allowed = [part for value in values for part in (_instruction(_JEQ, value, 0, 1), allow)]
+    return [*allowed, _instruction(_RETURN, _ERRNO | errno)]
+
+
+def _refuse_only(values: tuple[int, ...]) -> list[bytes]:
+    refuse = _instruction(_RETURN, _ERRNO | EPERM)
+    refused = [part for value in values for part in (_instruction(_JEQ, value, 0, 1), refuse)]
+    return [*refused, _instruction(_RETURN, _ALLOW)]
+
+
 def build_filter(machine: str, *, shares_root: bool = False) -> bytes:
     """The filter as packed `sock_filter` records. Raises KeyError for an architecture without a table."""
     column = {"x86_64": 0, "aarch64": 1}[machine]
@@ -196,23 +228,37 @@ def build_filter(machine: str, *, shares_root: bool = False) -> bytes:
     # The flags of clone3 lie in memory, which a filter can't read; ENOSYS makes libc fall back to clone.
     program += _deny(_CLONE3, ENOSYS)
     if shares_root:
-        program += _deny(_SOCKET[column], EACCES)
-        for table, errno in ((_DENIED_ON_A_SHARED_ROOT, EPERM), (_IDLE_ON_A_SHARED_ROOT, 0)):
-            for either in table.values():
-                if (call := either[column]) is not None:
-                    program += _deny(call, errno)
+        program += _guards_on_a_shared_root(column)
     for number in (_SOCKET[column], _SOCKETPAIR[column]):
-        unreachable = _instruction(_RETURN, _ERRNO | EACCES)
-        program += _guard(number, [_argument(0), _instruction(_JEQ, _AF_UNIX, 1, 0), unreachable, allow])
-    forged = [_argument(1), _instruction(_JEQ, _TIOCSTI, 1, 0), _instruction(_JEQ, _TIOCLINUX, 0, 1), refuse, allow]
-    program += _guard(_IOCTL[column], forged)
-    for row in _ONLY_ON_SELF.values():
-        program += _guard(row[column], [_argument(row[2]), _instruction(_JEQ, 0, 1, 0), refuse, allow])
-    for numbers in _DENIED.values():
-        number_here = numbers[column]
-        if number_here is not None:
-            program += _deny(number_here, EPERM)
+        program += _guard(number, [_argument(0), *_allow_only((_AF_UNIX,), EACCES)])
+    program += _guard(_IOCTL[column], [_argument(1), *_refuse_only((_TIOCSTI, _TIOCLINUX))])
+    for name, row in _ONLY_ON_SELF.items():
+        itself = [_argument(row[2]), _instruction(_JEQ, 0, 1, 0), refuse]
+        program += _guard(row[column], [*itself, _argument(0), *_refuse_only(_NOT_ON_A_UID.get(name, ()))])
+    for table, errno in ((_DENIED, EPERM), (_IDLE, 0)):
+        program += _answer(table, column, errno)
     return b"".join([*program, allow])
+
+
+def _answer(table: dict[str, tuple[int | None, int | None]], column: int, errno: int) -> list[bytes]:
+    numbers = [row[column] for row in table.values()]
+    return [part for number in numbers if number is not None for part in _deny(number, errno)]
+
+
+def _guards_on_a_shared_root(column: int) -> list[bytes]:
+    """These come first, and so go before what any job may do."""
+    program = _deny(_SOCKET[column], EACCES)
+    # A pair of datagram sockets can be pointed at any path, or name; a pair of streams stays what it is.
+    of_unix = [_argument(0), _instruction(_JEQ, _AF_UNIX, 1, 0), _instruction(_RETURN, _ERRNO | EACCES)]
+    kind = [_argument(1), _instruction(_AND, 0xF), *_allow_only((_SOCK_STREAM, _SOCK_SEQPACKET), EACCES)]
+    program += _guard(_SOCKETPAIR[column], [*of_unix, *kind])
+    program += _guard(_IOCTL[column], [_argument(1), *_allow_only(_HARMLESS_IOCTLS, ENOTTY)])
+    program += _guard(_FCNTL[column], [_argument(1), *_refuse_only((_F_SETLEASE, _F_NOTIFY))])
+    # One that may not be dumped could not be watched.
+    hiding = [_argument(0), _instruction(_JEQ, linux.PR_SET_DUMPABLE, 1, 0), _instruction(_RETURN, _ALLOW)]
+    program += _guard(_PRCTL[column], [*hiding, _argument(1), *_allow_only((1,), EPERM)])
+    program += _answer(_DENIED_ON_A_SHARED_ROOT, column, EPERM)
+    return program + _answer(_IDLE_ON_A_SHARED_ROOT, column, 0)
 
 
 class Filter:

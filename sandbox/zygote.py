@@ -32,6 +32,7 @@ from sandbox.watch import HEADER_BYTES, CpuMeter, Watch, Watches, readable
 PYTHON = "{python}"  # as in languages.py, whose imports a slot can do without
 _FRESH = "run_main(open('main.py', encoding='utf-8').read(), sys.argv[1:])\n"
 _RIGHTS_BYTES = socket.CMSG_SPACE(4 * array.array("i").itemsize)
+_MOST_TIMERS = 256
 _JOB_PATH = "/usr/local/bin:/usr/bin:/bin"
 Job = tuple[dict[str, Any], tuple[str, ...]]  # a request and its command
 
@@ -265,6 +266,7 @@ def _set_limits(kit: Kit, request: dict[str, Any], *, of_python: bool) -> None:
         (resource.RLIMIT_FSIZE, request["file_size_mb"] << 20, request["file_size_mb"] << 20),
         (resource.RLIMIT_CORE, 1, 1),  # 1, not 0: a core_pattern that pipes to a program ignores 0 and runs it
         (resource.RLIMIT_MEMLOCK, 0, 0),
+        (resource.RLIMIT_SIGPENDING, _MOST_TIMERS, _MOST_TIMERS),  # of a count that all of a uid share
     ]
     if kit.setup.uid or not kit.setup.slot_dir:
         # Not without a namespace or a uid of its own: there the count has other containers' processes in it.

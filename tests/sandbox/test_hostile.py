@@ -490,7 +490,7 @@ def test_abstract_unix_sockets_of_the_machine_are_out_of_reach(run):
 def test_dangerous_system_calls_are_refused(run, call):
     if os.uname().machine != "x86_64" and "syscall(" in call:
         pytest.skip("numbers of x86_64")
-    assert system_call(run, call) == "EPERM"
+    assert system_call(run, call) in ("EPERM", "ENOTTY")  # ENOTTY: an ioctl that may not be asked for at all
 
 
 def test_the_job_can_not_become_root(run):

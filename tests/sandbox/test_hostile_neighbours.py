@@ -1,0 +1,119 @@
+"""What a program might do to processes, files and sockets that belong to its own uid, or to the whole machine.
+
+Where jobs have no uid and no root of their own these are the harness's: paths are there, and so is its pid.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox import Program, Sandbox
+from tests.sandbox.conftest import jobs, shares_root
+from tests.sandbox.test_hostile import outcome_of, system_call
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(box: Sandbox):
+    yield
+    assert jobs() == []
+    assert box.run_sync(Program(code="print(6 * 7)")).stdout == b"42\n"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Open to every user, as /run and /tmp are."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("signal", [0, 9, 19])
+def test_the_parent_can_not_be_signalled(run, signal):
+    assert outcome_of(run, f"os.kill(os.getppid(), {signal})") == "PermissionError 1"
+    assert outcome_of(run, f"os.kill({os.getpid()}, {signal})") in ("PermissionError 1", "ProcessLookupError 3")
+
+
+def test_priority_of_the_harness_and_of_later_jobs_stays(run):
+    """As who = 0 both calls mean every process of the caller's uid."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    assert outcome_of(run, "os.setpriority(os.PRIO_USER, 0, 7)") == "PermissionError 1"
+    if os.uname().machine == "x86_64":
+        assert system_call(run, "libc.syscall(251, 3, 0, 3 << 13)") == "EPERM"
+    assert outcome_of(run, "os.nice(3)") == "done"
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+    assert int(run("import os; print(os.nice(0))").stdout) == before
+
+
+@pytest.mark.parametrize(
+    "how", ["a.sendto(b'x', {0!r})", "a.connect({0!r}); a.send(b'x')", "a.sendmsg([b'x'], [], 0, {0!r})"]
+)
+@pytest.mark.parametrize("kind", ["SOCK_DGRAM", "SOCK_RAW", "SOCK_STREAM", "SOCK_SEQPACKET"])
+def test_a_pair_of_sockets_reaches_no_socket_outside(run, folder, how, kind):
+    """Landlock does not cover sockets in the file system, and a datagram pair can be pointed at any of them."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(str(folder / "log"))
+        os.chmod(folder / "log", 0o777)
+        setup = f"a, b = socket.socketpair(socket.AF_UNIX, socket.{kind})"
+        assert run(f"import socket\n{setup}\n{how.format(str(folder / 'log'))}").status == "finished"
+        with pytest.raises(BlockingIOError):
+            log.recv(16, socket.MSG_DONTWAIT)
+
+
+def test_a_pair_of_streams_works(run):
+    code = "import socket\na, b = socket.socketpair()\na.sendall(b'x')\nprint(b.recv(1))"
+    assert run(code).stdout == b"b'x'\n"
+
+
+def test_files_that_may_be_read_can_not_be_changed_otherwise(run, folder):
+    """By what needs no more than ownership: flags of the inode, fs-verity, leases, notices."""
+    reading = "f = os.open('/usr/bin/env', os.O_RDONLY); import fcntl, struct"
+    for request in (0x40086602, 0x401C5820, 0x40806685, 0x800C6613):
+        answer = outcome_of(run, f"fcntl.ioctl(f, {request}, bytes(128))", reading)
+        assert answer.startswith(("OSError", "PermissionError")), answer
+    assert outcome_of(run, "fcntl.fcntl(f, fcntl.F_SETLEASE, fcntl.F_RDLCK)", reading).startswith("PermissionError")
+    mine = folder / "mine"
+    mine.write_text("as it was")
+    before = mine.stat()
+    for change in ("os.chmod({0!r}, 0)", "os.utime({0!r})", "os.truncate({0!r}, 0)", "os.chown({0!r}, -1, -1)"):
+        outcome_of(run, change.format(str(mine)))
+    for change in (
+        "os.rename({0!r}, 'x')",
+        "os.link({0!r}, 'x')",
+        "os.unlink({0!r})",
+        "os.setxattr({0!r}, 'user.x', b'')",
+    ):
+        assert outcome_of(run, change.format(str(mine))) != "done"
+    after = mine.stat()
+    assert mine.read_text() == "as it was"
+    assert (after.st_mode, after.st_uid, after.st_mtime_ns, after.st_ctime_ns, after.st_nlink) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_mtime_ns,
+        before.st_ctime_ns,
+        before.st_nlink,
+    )
+
+
+def test_counts_of_the_whole_machine_or_uid_are_not_used_up(run, box):
+    if os.uname().machine != "x86_64":
+        pytest.skip("numbers of x86_64")
+    assert system_call(run, "libc.syscall(206, 60000, ctypes.byref(ctypes.c_ulong(0)))") == "EPERM"  # io_setup
+    if shares_root(box):
+        assert system_call(run, "libc.inotify_init1(0)") == "EPERM"
+    timers = (
+        "import ctypes\nlibc, n, timer = ctypes.CDLL(None), 0, ctypes.c_void_p()\n"
+        "while n < 5000 and libc.timer_create(1, None, ctypes.byref(timer)) == 0: n += 1\nprint(n)"
+    )
+    assert int(run(timers).stdout) <= 1024
+    assert ctypes.CDLL(None).timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0
+
+
+def test_writing_out_the_whole_machine_takes_no_time(run):
+    assert run("import os\nfor _ in range(3000): os.sync()\nprint('did')").stdout == b"did\n"
