@@ -102,7 +102,6 @@ class Job:
         self.output_bytes = 0
         self.oom_kills = self.count("oom_kill", 0)
         self.baseline_kb = self.memory_kb()
-        self.priority = os.getpriority(os.PRIO_PROCESS, 0)  # a job can lower it for all of its uid
 
     def receive(self) -> None:
         """The request and its files, until `G`: go. A file that can't be written is our failure, told at the end."""
@@ -156,7 +155,7 @@ class Job:
         if self.child >= 0 and not self.failure:
             self.fetch()
         os.chdir("/")
-        report["is_clean"] = wipe(MOUNT) and wipe(SHM) and os.getpriority(os.PRIO_PROCESS, 0) == self.priority
+        report["is_clean"] = wipe(MOUNT) and wipe(SHM)
         self.wire.send_json("T", report)
 
     def start(self) -> None:
