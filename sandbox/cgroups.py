@@ -1,4 +1,4 @@
-"""A cgroup per slot for memory, processes and the count of CPU, v1 or v2, where this process may make one.
+"""A cgroup per slot for memory, processes, and the count and share of CPU, v1 or v2, where this process may make one.
 
 The slot's process attaches itself once and jobs inherit: attaching each job had a heavy latency
 tail. Limits are written between jobs, when only the slot's own process is inside.
@@ -13,16 +13,22 @@ from pathlib import Path
 
 _PREFIX = "veriward-"
 _V1 = Path("/sys/fs/cgroup")
+_V1_CPU = ("cpuacct", "cpu")
+_CPU_SHARES = ("cpu.shares", "cpu.weight")
 
 
 class SlotCgroup:
     """The files of one slot's cgroup. Bytes are the kernel's count: anonymous memory, tmpfs, page cache."""
 
-    def __init__(self, memory: Path, pids: Path, cpu: Path | None) -> None:
-        self.directories = sorted({memory, pids} | ({cpu} if cpu else set()))
+    def __init__(self, memory: Path, pids: Path, cpu: list[Path]) -> None:
+        """`cpu`: where v1 counts and shares out CPU, up to two hierarchies; empty with v2, which has one for all."""
+        self.directories = sorted({memory, pids, *cpu})
         self._memory, self._pids = memory, pids
         self._is_v2 = (memory / "memory.max").exists()
-        self.cpu_file = str(cpu / _cpu_file_name(cpu)) if cpu else ""  # counts all that was ever inside
+        count = "cpu.stat" if self._is_v2 else "cpuacct.usage"
+        files = (directory / count for directory in self.directories)
+        self.cpu_file = str(next(filter(Path.exists, files), ""))  # counts all that was ever inside
+        self.has_share = any((directory / name).exists() for directory in self.directories for name in _CPU_SHARES)
         self._baseline = 0
         self._limits = (0, 0)
 
@@ -93,8 +99,7 @@ def make_slot_cgroup(name: str) -> SlotCgroup | None:
         try:
             for home in {memory, pids}:
                 (home / leaf).mkdir()
-            cpu = memory / leaf if _cpu_file_name(memory / leaf) else _make_cpu_leaf(leaf)
-            group = SlotCgroup(memory / leaf, pids / leaf, cpu)
+            group = SlotCgroup(memory / leaf, pids / leaf, _make_cpu_leaves(leaf))
             group.note_baseline()
             group.oom_kills()
             (pids / leaf / "pids.max").write_text("max")
@@ -106,17 +111,16 @@ def make_slot_cgroup(name: str) -> SlotCgroup | None:
     return None
 
 
-def _make_cpu_leaf(leaf: str) -> Path | None:
-    """In v1 the count of CPU is a hierarchy of its own; a slot can do without."""
-    for home in _cpu_homes():
-        with contextlib.suppress(OSError):
-            (home / leaf).mkdir()
-            return home / leaf
-    return None
-
-
-def _cpu_file_name(directory: Path) -> str:
-    return next((name for name in ("cpu.stat", "cpuacct.usage") if (directory / name).exists()), "")
+def _make_cpu_leaves(leaf: str) -> list[Path]:
+    """In v1 the count and the share of CPU are hierarchies of their own, or one; a slot can do without."""
+    made: list[Path] = []
+    for controller in _V1_CPU:
+        for home in _cpu_homes(controller):
+            with contextlib.suppress(OSError):
+                (home / leaf).mkdir(exist_ok=True)
+                made.append(home / leaf)
+                break
+    return made
 
 
 def _own() -> dict[str, str]:
@@ -129,9 +133,9 @@ def _own() -> dict[str, str]:
     return own
 
 
-def _cpu_homes() -> list[Path]:
-    top = _V1 / "cpuacct"
-    return [home for home in (top / _own().get("cpuacct", ""), top) if (home / "cpuacct.usage").exists()]
+def _cpu_homes(controller: str) -> list[Path]:
+    top = _V1 / controller
+    return [home for home in (top / _own().get(controller, ""), top) if (home / "cgroup.procs").exists()]
 
 
 def _homes() -> list[tuple[Path, Path]]:
@@ -146,7 +150,9 @@ def _homes() -> list[tuple[Path, Path]]:
 
 def sweep_leftovers() -> None:
     """Remove slot cgroups whose owner is dead: a killed process can't do it itself."""
-    for home in {home for pair in _homes() for home in pair} | {*_cpu_homes()}:
+    for home in {home for pair in _homes() for home in pair} | {
+        home for controller in _V1_CPU for home in _cpu_homes(controller)
+    }:
         for directory in home.glob(_PREFIX + "*-*"):
             owner = directory.name.removeprefix(_PREFIX).split("-")[0]
             if owner.isdigit() and not Path("/proc", owner).exists():

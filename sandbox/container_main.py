@@ -25,6 +25,7 @@ from sandbox.container_files import MOUNT, SHM, WORK, every_file, open_beneath, 
 from sandbox.container_wire import CHUNK, WINDOW, Wire
 
 TICK_S = 0.1
+MOST_TIMERS = 256
 CGROUPS = (
     ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory/memory.stat", ("total_rss", "total_shmem")),
     ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.stat", ("anon", "shmem")),
@@ -214,6 +215,7 @@ class Job:
             resource.RLIMIT_NPROC: (request["processes"] + 1,) * 2,  # pid 1 has the same uid
             resource.RLIMIT_CORE: (1, 1),  # 1, not 0: a core_pattern that pipes to a program ignores 0 and runs it
             resource.RLIMIT_MEMLOCK: (0, 0),
+            resource.RLIMIT_SIGPENDING: (MOST_TIMERS, MOST_TIMERS),
             resource.RLIMIT_NOFILE: (request["open_files"],) * 2,
         }
         if not request["has_memory_cgroup"]:

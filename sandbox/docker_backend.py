@@ -352,12 +352,15 @@ def _guarantees(info: dict[str, Any], plan: Plan) -> Guarantees:
         "processes": "pids cgroup and RLIMIT_NPROC of a uid of its own",
         "cpu": "RLIMIT_CPU per process, the sum looked at every 0.1 s",
         "memory": "memory cgroup over all processes and the tmpfs",
+        "neighbours": "an equal share of the CPUs for every container's cgroup",
     }
     weaker = {"landlock": "not used; the container's read-only root stands alone"}
     if plan.is_podman:
         weaker["disk"] = "Podman takes no inode limit for a tmpfs: only its bytes are capped"
     if not info.get("MemoryLimit"):
         weaker["memory"] = "the engine can't limit memory: RLIMIT_AS per process"
+    if not info.get("CPUShares"):
+        weaker["neighbours"] = "the engine has no CPU shares: who has many processes gets many of them"
     items = [Guarantee(name=name, level="enforced", how=how) for name, how in enforced.items() if name not in weaker]
     items += [Guarantee(name=name, level="weaker", how=how) for name, how in weaker.items()]
     return Guarantees(backend="docker", items=tuple(items))

@@ -53,11 +53,20 @@ class Guarantees(BaseModel):
 
 
 def local_guarantees(
-    *, as_root: bool, has_cgroup: bool, counts_cpu: bool, landlock_abi: int, has_proc: bool, shares_root: bool
+    *,
+    as_root: bool,
+    has_cgroup: bool,
+    counts_cpu: bool,
+    shares_cpu: bool,
+    landlock_abi: int,
+    has_proc: bool,
+    shares_root: bool,
 ) -> Guarantees:
     """The local backend's, from what its slot found when it started."""
+    neighbours = _neighbours(shares_cpu)
     if shares_root:
-        return Guarantees(backend="local", items=_on_a_shared_root(as_root, has_cgroup, counts_cpu, landlock_abi))
+        items_here = _on_a_shared_root(as_root, has_cgroup, counts_cpu, landlock_abi)
+        return Guarantees(backend="local", items=(*items_here, neighbours))
     identity = "a uid of the slot's own" if as_root else "a user namespace without capabilities"
     items = [
         Guarantee(name="harness", level="enforced", how=f"own pid and mount namespaces, {identity}, fresh interpreter"),
@@ -76,6 +85,7 @@ def local_guarantees(
             if landlock_abi
             else "this kernel has no Landlock; the read-only root stands alone",
         ),
+        neighbours,
     ]
     return Guarantees(backend="local", items=tuple(items))
 
@@ -118,6 +128,13 @@ def _cpu(counts_cpu: bool, has_proc: bool, interval: str) -> Guarantee:
         how = f"RLIMIT_CPU per process, the sum over those that live or were waited for looked at every {interval}"
         return Guarantee(name="cpu", level="enforced", how=how)
     return Guarantee(name="cpu", level="weaker", how="no /proc in the slot: RLIMIT_CPU per process only")
+
+
+def _neighbours(shares_cpu: bool) -> Guarantee:
+    if shares_cpu:
+        return Guarantee(name="neighbours", level="enforced", how="an equal share of the CPUs for every slot's cgroup")
+    how = "no writable cpu cgroup: who has many processes gets many shares of the CPUs, up to its processes limit"
+    return Guarantee(name="neighbours", level="weaker", how=how)
 
 
 def _memory(as_root: bool, has_cgroup: bool, has_proc: bool) -> Guarantee:

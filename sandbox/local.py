@@ -237,6 +237,7 @@ def _guarantees_of(slot: Slot, shares_root: bool) -> Guarantees:
         as_root=os.geteuid() == 0,
         has_cgroup=slot.cgroup is not None,
         counts_cpu=bool(slot.cgroup and slot.cgroup.cpu_file),
+        shares_cpu=bool(slot.cgroup and slot.cgroup.has_share),
         landlock_abi=slot.landlock_abi,
         has_proc=slot.has_proc,
         shares_root=shares_root,

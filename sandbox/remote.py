@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -30,6 +30,9 @@ from sandbox.backend import Session, SessionKind
 from sandbox.errors import ConfigError, VeriwardError
 from sandbox.guarantees import Guarantees
 from sandbox.models import Execution, Limits, Program
+
+if TYPE_CHECKING:
+    from sandbox.remote_session import RemoteSession
 
 _CONNECT_S = 10.0
 _CANCEL_S = 5.0  # to tell the server that a job isn't wanted any more
@@ -61,6 +64,7 @@ class RemoteSandbox:
         self._lock = threading.Lock()
         self._is_closed = False
         self._wire: _Wire | None = None
+        self._sessions: weakref.WeakSet[RemoteSession] = weakref.WeakSet()
         _live.add(self)
 
     def __repr__(self) -> str:
@@ -89,7 +93,9 @@ class RemoteSandbox:
         """
         from sandbox.remote_session import RemoteSession
 
-        return RemoteSession(self._start, self.url, kind, limits or Limits())
+        session = RemoteSession(self._start, self.url, kind, limits or Limits())
+        self._sessions.add(session)
+        return session
 
     def guarantees(self) -> Guarantees:
         """What the server's own backend enforces. Raises VeriwardError where nothing can run or nobody answers."""
@@ -106,7 +112,7 @@ class RemoteSandbox:
             self._is_closed = True
             wire, self._wire = self._wire, None
         if wire is not None:
-            wire.close()
+            wire.close([session.end() for session in list(self._sessions)])
 
     def _start(self, work: Work) -> Future[Any]:
         """On a private loop, since a connection belongs to one loop and a caller may bring many."""
@@ -224,13 +230,15 @@ class _Wire:
     def start(self, work: Work) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work(self.http), self._loop)
 
-    def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+    def close(self, farewells: list[Coroutine[Any, Any, None]]) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(farewells), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    async def _end(self) -> None:
+    async def _end(self, farewells: list[Coroutine[Any, Any, None]]) -> None:
+        if farewells:
+            await asyncio.wait([asyncio.ensure_future(farewell) for farewell in farewells], timeout=_CANCEL_S)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

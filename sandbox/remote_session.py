@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -39,6 +40,7 @@ class RemoteSession:
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._answers: asyncio.Queue[str | None] = asyncio.Queue()
         self._reading: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[Any] | None = None
         self._is_closed = False
         self._turn = asyncio.Lock()
 
@@ -46,7 +48,7 @@ class RemoteSession:
         try:
             answer = await self._do({"run": cell})
         except OSError as error:
-            return Execution(status="unavailable", error=str(error))
+            return Execution(status="killed" if self._is_closed else "unavailable", error=str(error))
         try:
             return Execution.model_validate(answer["execution"])
         except (KeyError, ValidationError):
@@ -67,9 +69,8 @@ class RemoteSession:
         if self._is_closed:
             return
         self._is_closed = True
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            await asyncio.wrap_future(self._start(lambda http: _hang_up(socket)))
+        with contextlib.suppress(RuntimeError):  # the sandbox was closed, and its sessions with it
+            await asyncio.wrap_future(self._start(lambda http: self.end()))
 
     async def _do(self, question: dict[str, Any]) -> dict[str, Any]:
         """Raises what the server names, OSError when the connection is lost, RuntimeError after `close`."""
@@ -81,13 +82,26 @@ class RemoteSession:
             raise _RAISED.get(str(answer.get("type")), VeriwardError)(str(answer["error"]))
         return answer
 
+    async def end(self) -> None:
+        """`close` for who is on the connection's own loop already."""
+        self._is_closed = True
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+        await self._drop()
+
     async def _ask(self, http: aiohttp.ClientSession, question: dict[str, Any]) -> dict[str, Any]:
+        self._asking = asyncio.current_task()
         try:
+            if self._is_closed:
+                raise asyncio.CancelledError
             socket = self._socket = self._socket or await self._connected(http)
             await socket.send_json(question)
             answer = json.loads(await self._answers.get() or "")
         except asyncio.CancelledError:  # the cell, and the state with it
             await self._drop()
+            if self._is_closed:
+                raise OSError("the session was closed") from None
             raise
         except (aiohttp.ClientError, OSError, TypeError, ValueError, TimeoutError):
             await self._drop()
@@ -115,8 +129,9 @@ class RemoteSession:
 
     async def _drop(self) -> None:
         socket, self._socket = self._socket, None
-        if socket is not None:
-            await _hang_up(socket)
+        if socket is not None and self._reading is not None:
+            await socket.close()  # comes back once the server has ended the session
+            await asyncio.wait([self._reading])
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,7 +150,3 @@ async def _read(socket: aiohttp.ClientWebSocketResponse, answers: asyncio.Queue[
                 answers.put_nowait(message.data)
     finally:
         answers.put_nowait(None)
-
-
-async def _hang_up(socket: aiohttp.ClientWebSocketResponse) -> None:
-    await socket.close()

@@ -65,7 +65,10 @@ async def hold_session(request: web.Request, service: Service) -> web.StreamResp
         raise web.HTTPServiceUnavailable(text="the server is about to stop", headers={"Retry-After": "5"})
     if len(sessions.open) >= sessions.most:
         raise web.HTTPTooManyRequests(text=f"{sessions.most} sessions are open", headers={"Retry-After": "5"})
-    socket = web.WebSocketResponse(heartbeat=sessions.heartbeat_s, max_msg_size=request.client_max_size)
+    # Closed by us, so that a client whose close has come back knows that nothing of its session lives.
+    socket = web.WebSocketResponse(
+        heartbeat=sessions.heartbeat_s, max_msg_size=request.client_max_size, autoclose=False
+    )
     if not socket.can_prepare(request).ok:
         raise web.HTTPUpgradeRequired(text="a session is a WebSocket: connect with one")
     sessions.open.add(socket)
@@ -106,6 +109,7 @@ async def _converse(socket: web.WebSocketResponse, service: Service, kind: Any) 
         service.sessions.ending.add(ending)
         ending.add_done_callback(service.sessions.ending.discard)
         await asyncio.shield(ending)
+    await socket.close()
 
 
 async def _end_session(answering: asyncio.Task[None], session: Session) -> None:

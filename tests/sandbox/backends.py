@@ -19,6 +19,7 @@ from sandbox.backend import Backend
 from sandbox.errors import VeriwardError
 from tests.sandbox.serving import TOKEN, serving
 
+ROOT = Path(__file__).resolve().parents[2]
 KNOWN = ("local", "remote", "docker")
 
 

@@ -14,6 +14,7 @@ from sandbox import Execution, Limits, Program, Sandbox
 from sandbox.backend import Backend
 from tests.sandbox import backends
 from tests.sandbox.backends import Outside, Process, can_confine, descendants, jobs_of, shares_root
+from tests.sandbox.hostile import Root
 
 __all__ = ["Process", "can_confine", "descendants", "jobs", "shares_root"]  # what other files of this folder import
 
@@ -54,6 +55,22 @@ def tested(second_fence: None, request: pytest.FixtureRequest) -> Iterator[Outsi
 @pytest.fixture(scope="package")
 def box(tested: Outside) -> Backend:
     return tested.box
+
+
+@pytest.fixture
+def nothing_is_left(tested: Outside) -> Iterator[None]:
+    """After a hostile program: none of its processes lives, and the sandbox still works."""
+    yield
+    assert tested.jobs() == []
+    assert tested.box.run_sync(Program(code="print(6 * 7)")).stdout == b"42\n"
+
+
+@pytest.fixture
+def root(tested: Outside) -> Root:
+    """What a job sees as /: without namespaces, paths are denied instead of absent."""
+    if tested.name == "docker":
+        return "container"
+    return "shared" if shares_root(tested.box) else "own"
 
 
 @pytest.fixture

@@ -14,16 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import Program, Sandbox
-from tests.sandbox.conftest import jobs, shares_root
-from tests.sandbox.test_hostile import outcome_of, system_call
+from sandbox import Limits, Program
+from sandbox.backend import Backend
+from tests.sandbox.hostile import BACKENDS, outcome_of, system_call
 
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(box: Sandbox):
-    yield
-    assert jobs() == []
-    assert box.run_sync(Program(code="print(6 * 7)")).stdout == b"42\n"
+pytestmark = [pytest.mark.backends(*BACKENDS), pytest.mark.usefixtures("nothing_is_left")]
 
 
 @pytest.fixture
@@ -35,8 +30,9 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("signal", [0, 9, 19])
-def test_the_parent_can_not_be_signalled(run, signal):
-    assert outcome_of(run, f"os.kill(os.getppid(), {signal})") == "PermissionError 1"
+def test_the_parent_can_not_be_signalled(run, root, signal):
+    expected = "done" if root == "container" else "PermissionError 1"  # there it is pid 1, which takes none
+    assert outcome_of(run, f"os.kill(os.getppid(), {signal})") == expected
     assert outcome_of(run, f"os.kill({os.getpid()}, {signal})") in ("PermissionError 1", "ProcessLookupError 3")
 
 
@@ -101,11 +97,11 @@ def test_files_that_may_be_read_can_not_be_changed_otherwise(run, folder):
     )
 
 
-def test_counts_of_the_whole_machine_or_uid_are_not_used_up(run, box):
+def test_counts_of_the_whole_machine_or_uid_are_not_used_up(run, root):
     if os.uname().machine != "x86_64":
         pytest.skip("numbers of x86_64")
     assert system_call(run, "libc.syscall(206, 60000, ctypes.byref(ctypes.c_ulong(0)))") == "EPERM"  # io_setup
-    if shares_root(box):
+    if root == "shared":
         assert system_call(run, "libc.inotify_init1(0)") == "EPERM"
     timers = (
         "import ctypes\nlibc, n, timer = ctypes.CDLL(None), 0, ctypes.c_void_p()\n"
@@ -117,3 +113,32 @@ def test_counts_of_the_whole_machine_or_uid_are_not_used_up(run, box):
 
 def test_writing_out_the_whole_machine_takes_no_time(run):
     assert run("import os\nfor _ in range(3000): os.sync()\nprint('did')").stdout == b"did\n"
+
+
+GREEDY = {
+    "many busy processes": "while os.fork() == 0: pass\nwhile True: pass",
+    "busy processes in sessions of their own": "for _ in range(40):\n"
+    "    if os.fork() == 0:\n        try: os.setsid()\n        except OSError: pass\n        break\nwhile True: pass",
+    "fork bomb": "while True:\n    try: os.fork()\n    except OSError: pass",
+    "forks and exits": "while True:\n    if os.fork() == 0: os._exit(0)\n    os.wait()",
+    "memory thrown away": "while True: bytearray(48 << 20)",
+    "disk written over and over": "while True: open('f', 'wb').write(bytes(3 << 20))",
+}
+WORK = "import time\nbegan = time.perf_counter()\nfor _ in range(4_000_000): pass\nprint(time.perf_counter() - began)"
+
+
+def _beside(box: Backend, code: str) -> float:
+    """Seconds that a fixed piece of work takes while `code` runs in another slot."""
+    limits = Limits(wall_s=20, processes=48, memory_mb=128, disk_mb=8)
+    with box.open(Program(code=f"import os\nprint('go', flush=True)\n{code}", limits=limits)) as other:
+        assert other.receive_line(10) == b"go"
+        return float(box.run_sync(Program(code=WORK)).stdout)
+
+
+@pytest.mark.parametrize("greed", GREEDY.values(), ids=GREEDY)
+def test_a_neighbour_is_no_slower_beside_a_greedy_job_than_beside_a_busy_one(box, greed):
+    if not box.guarantees().enforces("neighbours"):
+        return  # and says so; what it costs there is the kernel's share by process
+    pairs = [(_beside(box, "while True: pass"), _beside(box, greed)) for _ in range(3)]
+    ratios = sorted(greedy / busy for busy, greedy in pairs)
+    assert ratios[0] < 2.5, pairs

@@ -6,29 +6,26 @@ import asyncio
 
 import pytest
 
-from sandbox import Limits, Sandbox
+from sandbox import Limits
+from sandbox.backend import Backend
 from sandbox.errors import ConfigError
-from tests.sandbox.conftest import jobs, shares_root
+from tests.sandbox.backends import Outside
+
+pytestmark = [pytest.mark.backends("local", "remote", "docker"), pytest.mark.usefixtures("nothing_is_left")]
 
 TIGHT = Limits(wall_s=2, memory_mb=256, output_bytes=20_000)
 
 
 @pytest.fixture
-async def python(box: Sandbox):
+async def python(box: Backend):
     async with box.session("python", limits=TIGHT) as session:
         yield session
 
 
 @pytest.fixture
-async def shell(box: Sandbox):
+async def shell(box: Backend):
     async with box.session("shell", limits=TIGHT) as session:
         yield session
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(box: Sandbox):
-    yield
-    assert jobs() == []
 
 
 # --- python
@@ -89,21 +86,21 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("kind", CRASHES)
-async def test_a_cell_that_goes_down_leaves_the_variables_as_they_were(python, box: Sandbox, kind):
+async def test_a_cell_that_goes_down_leaves_the_variables_as_they_were(python, tested: Outside, root, kind):
     cell, status, code, signal = CRASHES[kind]
     await python.run("keep = 'kept'")
-    before = len(jobs())
+    before = len(tested.jobs())
     for _ in range(2):
         execution = await python.run(cell)
-        if kind in ("fork bomb", "hidden") and shares_root(box) and "state is lost" in execution.error:
+        if kind in ("fork bomb", "hidden") and root == "shared" and "state is lost" in execution.error:
             assert execution.status == "killed"  # looked at from outside there, and the end of all
             return
         assert (execution.status, execution.exit_code, execution.signal, execution.error) == (status, code, signal, "")
         assert (await python.run("keep")).stdout == b"'kept'\n"
-        assert len(jobs()) == before
+        assert len(tested.jobs()) == before
 
 
-async def test_a_cell_out_of_memory_leaves_the_variables_as_they_were(python, box: Sandbox):
+async def test_a_cell_out_of_memory_leaves_the_variables_as_they_were(python, box: Backend):
     await python.run("keep = 'kept'")
     execution = await python.run("hog = []\nwhile True: hog.append(bytearray(8 << 20))")
     if box.guarantees().enforces("memory"):
@@ -124,13 +121,13 @@ async def test_a_cell_that_ends_the_session_is_told_so_and_the_next_starts_anew(
     assert b"NameError" in (await python.run("x")).stderr
 
 
-async def test_many_cells_leave_no_process_behind(python):
+async def test_many_cells_leave_no_process_behind(python, tested: Outside):
     await python.run("n = 0")
-    before = len(jobs())
+    before = len(tested.jobs())
     for _ in range(25):  # more than a session may have processes
         assert (await python.run("n += 1")).status == "finished"
     assert (await python.run("n")).stdout == b"25\n"
-    assert len(jobs()) == before == 2
+    assert len(tested.jobs()) == before == 2
 
 
 async def test_a_child_that_a_cell_forks_and_forgets_ends_with_the_cell(python):
@@ -187,7 +184,7 @@ async def test_a_cell_that_leaves_as_many_processes_as_it_may_costs_no_state(pyt
     assert (await python.run("x, len(left)")).stdout == b"(1, %d)\n" % TIGHT.processes
 
 
-async def test_a_session_may_have_as_few_descriptors_as_a_job(box: Sandbox):
+async def test_a_session_may_have_as_few_descriptors_as_a_job(box: Backend):
     count = "import os\nfiles = []\ntry:\n    while True: files.append(os.dup(0))\nexcept OSError: print(len(files))"
     async with (
         box.session(limits=Limits(open_files=8)) as python,
@@ -211,8 +208,8 @@ async def test_limits_are_counted_anew_for_each_cell(python):
         assert (execution.status, len(execution.stdout)) == ("finished", 9001)
 
 
-async def test_cpu_of_children_counts_for_the_cell(box: Sandbox):
-    if shares_root(box):
+async def test_cpu_of_children_counts_for_the_cell(box: Backend, root):
+    if root == "shared":
         assert "sessions" in {item.name: item for item in box.guarantees().items}["cpu"].how
         return
     async with box.session(limits=Limits(wall_s=20, cpu_s=0.5)) as session:
@@ -304,7 +301,7 @@ async def test_a_shell_cell_may_be_long_but_holds_no_nul(shell):
         await shell.run("echo a\0b")
 
 
-async def test_a_shell_that_finds_no_room_for_its_state_says_so(shell, box: Sandbox):
+async def test_a_shell_that_finds_no_room_for_its_state_says_so(shell, box: Backend):
     if not box.guarantees().enforces("disk"):
         return
     await shell.run("a=1")
@@ -347,7 +344,7 @@ async def test_no_link_fifo_or_folder_is_read_and_no_link_written_through(python
     assert (await python.run("1")).stdout == b"1\n"
 
 
-async def test_a_file_larger_than_the_limit_is_an_error_and_not_an_end(box: Sandbox):
+async def test_a_file_larger_than_the_limit_is_an_error_and_not_an_end(box: Backend):
     async with box.session(limits=Limits(file_size_mb=1, disk_mb=4)) as session:
         await session.run("x = 1")
         with pytest.raises(OSError, match="large"):
@@ -355,7 +352,7 @@ async def test_a_file_larger_than_the_limit_is_an_error_and_not_an_end(box: Sand
         assert (await session.run("x")).stdout == b"1\n"
 
 
-async def test_a_disk_that_is_full_and_a_sparse_file_are_errors_and_not_an_end(box: Sandbox):
+async def test_a_disk_that_is_full_and_a_sparse_file_are_errors_and_not_an_end(box: Backend):
     async with box.session(limits=Limits(file_size_mb=64, disk_mb=4)) as session:
         await session.run("x = 1; open('sparse', 'wb').truncate(40 << 20)")
         with pytest.raises(OSError, match="longer than the session's disk"):
@@ -366,14 +363,14 @@ async def test_a_disk_that_is_full_and_a_sparse_file_are_errors_and_not_an_end(b
         assert (await session.run("x")).stdout == b"1\n"
 
 
-async def test_two_sessions_do_not_see_each_other(box: Sandbox):
+async def test_two_sessions_do_not_see_each_other(box: Backend):
     async with box.session() as one, box.session() as two:
         await one.run("secret = 1; open('f', 'w').write('1')")
         await two.run("import os")
         assert (await two.run("os.listdir(), 'secret' in globals()")).stdout == b"([], False)\n"
 
 
-async def test_cancelling_ends_the_cell_and_the_session_starts_anew(box: Sandbox):
+async def test_cancelling_ends_the_cell_and_the_session_starts_anew(box: Backend):
     async with box.session(limits=Limits(wall_s=600)) as session:
         await session.run("x = 1")
         endless = asyncio.create_task(session.run("print('up', flush=True)\nwhile True: pass"))
@@ -384,7 +381,7 @@ async def test_cancelling_ends_the_cell_and_the_session_starts_anew(box: Sandbox
         assert b"NameError" in (await session.run("x")).stderr
 
 
-async def test_cancelling_while_it_starts_does_not_wait_for_the_cell(box: Sandbox):
+async def test_cancelling_while_it_starts_does_not_wait_for_the_cell(box: Backend):
     """A cell of 600 s would outlast the test's own time."""
     for turns in range(0, 40, 8):
         async with box.session(limits=Limits(wall_s=600)) as session:
@@ -397,7 +394,7 @@ async def test_cancelling_while_it_starts_does_not_wait_for_the_cell(box: Sandbo
             assert (await session.run("1")).stdout == b"1\n"
 
 
-async def test_closing_while_it_starts_does_not_wait_for_the_cell(box: Sandbox):
+async def test_closing_while_it_starts_does_not_wait_for_the_cell(box: Backend):
     session = box.session(limits=Limits(wall_s=600))
     endless = asyncio.create_task(session.run("while True: pass"))
     await asyncio.sleep(0)
@@ -406,12 +403,12 @@ async def test_closing_while_it_starts_does_not_wait_for_the_cell(box: Sandbox):
     assert (await endless).status == "killed"
 
 
-async def test_a_cell_that_is_too_long_is_refused(box: Sandbox):
+async def test_a_cell_that_is_too_long_is_refused(box: Backend):
     with pytest.raises(ValueError, match="cell"):
         await box.session().run("#" * (5 << 20))
 
 
-async def test_a_closed_session_refuses_and_may_be_closed_again(box: Sandbox):
+async def test_a_closed_session_refuses_and_may_be_closed_again(box: Backend):
     session = box.session()
     await session.run("1")
     await session.close()
@@ -420,15 +417,16 @@ async def test_a_closed_session_refuses_and_may_be_closed_again(box: Sandbox):
         await session.run("1")
 
 
-def test_an_unknown_kind_is_refused_in_one_line(box: Sandbox):
+def test_an_unknown_kind_is_refused_in_one_line(box: Backend):
     with pytest.raises(ConfigError, match="'python' or 'shell'"):
         box.session("ruby")
 
 
-async def test_closing_the_sandbox_ends_its_sessions():
-    sandbox = Sandbox(slots=1)
-    session = sandbox.session()
-    await session.run("1")
-    await asyncio.to_thread(sandbox.close)
-    assert jobs() == []
-    await session.close()
+async def test_closing_the_sandbox_ends_its_sessions(start):
+    with start(slots=1) as one:
+        session = one.box.session()
+        await session.run("1")
+        assert one.jobs() != []
+        await asyncio.to_thread(one.box.close)
+        assert one.jobs() == []
+        await session.close()

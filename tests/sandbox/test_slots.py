@@ -360,7 +360,7 @@ def test_without_a_cgroup_memory_is_still_bounded_and_the_guarantee_says_weaker(
         guarantees = one.guarantees()
     assert b"MemoryError" in alone.stderr
     assert (together.status, together.limit) == ("killed", "memory")
-    assert [item.name for item in guarantees.weaker()] == ["memory"]
+    assert [item.name for item in guarantees.weaker()] == ["memory", "neighbours"]
 
 
 def test_a_required_guarantee_that_is_weaker_stops_the_first_use(monkeypatch):
