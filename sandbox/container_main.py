@@ -9,35 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import json
 import os
 import platform
-import resource
 import select
 import signal
-import struct
 import sys
 import time
 from typing import Any
 
 from sandbox.container_files import MOUNT, SHM, WORK, every_file, open_beneath, wipe, write_all
+from sandbox.container_start import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, prctl, start_job
 from sandbox.container_wire import CHUNK, WINDOW, Wire
 
 TICK_S = 0.1
-MOST_TIMERS = 256
 CGROUPS = (
     ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory/memory.stat", ("total_rss", "total_shmem")),
     ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.stat", ("anon", "shmem")),
 )
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
     close_inherited()
-    prctl(_PR_SET_DUMPABLE, 0)
-    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_DUMPABLE, 0)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler would make pid 1 reachable by its jobs
     woken, waker = os.pipe()
     for descriptor in (woken, waker):
@@ -138,7 +133,8 @@ class Job:
     def run(self) -> None:
         started = time.monotonic()
         if not self.failure and not self.limit:
-            self.start()
+            self.child, (self.stdin, out, err), self.failure = start_job(self.request, self.filter_code)
+            self.streams = {out: "O", err: "X"}
             self.attend(started + self.request["wall_s"])
         wall_s = time.monotonic() - started
         self.kill_all()
@@ -158,73 +154,6 @@ class Job:
         os.chdir("/")
         report["is_clean"] = wipe(MOUNT) and wipe(SHM)
         self.wire.send_json("T", report)
-
-    def start(self) -> None:
-        stdin, self.stdin = os.pipe()
-        out, stdout = os.pipe()
-        err, stderr = os.pipe()
-        trouble, own = os.pipe()  # closed by the exec: no program has run while it is open
-        self.child = os.fork()
-        if not self.child:
-            try:
-                self.become((stdin, stdout, stderr))
-            except BaseException as error:
-                os.write(own, repr(error).encode())
-            os._exit(1)
-        for descriptor in (stdin, stdout, stderr, own):
-            os.close(descriptor)
-        self.failure = os.read(trouble, CHUNK).decode()
-        os.close(trouble)
-        self.streams = {out: "O", err: "X"}
-        for descriptor in (self.stdin, out, err):
-            os.set_blocking(descriptor, False)
-
-    def become(self, streams: tuple[int, int, int]) -> None:
-        """From pid 1's fork to the job: what is limited first, what could no longer be done then last."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        os.setsid()
-        for target, stream in enumerate(streams):
-            os.dup2(stream, target)
-        prctl(_PR_SET_DUMPABLE, 1)  # its own /proc entry is its own again
-        with open("/proc/self/oom_score_adj", "w") as file:  # pid 1 shares the cgroup; the kernel's choice is the job
-            file.write("1000")
-        self.set_limits()
-        code = self.filter_code
-        header = ctypes.create_string_buffer(struct.pack("@HxxxxxxP", len(code) // 8, ctypes.addressof(code)), 16)
-        prctl(_PR_SET_SECCOMP, 2, ctypes.c_void_p(ctypes.addressof(header)))
-        environment = {key: value for key, value in os.environ.items() if key not in ("HOSTNAME", "HOME")}
-        environment.update(HOME=WORK, TMPDIR=MOUNT, LANG="C.UTF-8", **self.request["environment"])
-        command = self.request["command"]
-        try:
-            os.execvpe(command[0], command, environment)
-        except OSError as error:
-            missing = error.errno == errno.ENOENT
-            os.write(2, f"{command[0]}: {'command not found' if missing else error.strerror}\n".encode())
-            os._exit(127 if missing else 126)
-
-    def set_limits(self) -> None:
-        request = self.request
-        cpu_s = -int(-request["cpu_s"] // 1)
-        size = request["file_size_mb"] << 20
-        wanted = {
-            resource.RLIMIT_CPU: (cpu_s, cpu_s + 1),
-            resource.RLIMIT_FSIZE: (size, size),
-            resource.RLIMIT_NPROC: (request["processes"] + 1,) * 2,  # pid 1 has the same uid
-            resource.RLIMIT_CORE: (1, 1),  # 1, not 0: a core_pattern that pipes to a program ignores 0 and runs it
-            resource.RLIMIT_MEMLOCK: (0, 0),
-            resource.RLIMIT_SIGPENDING: (MOST_TIMERS, MOST_TIMERS),
-            resource.RLIMIT_NOFILE: (request["open_files"],) * 2,
-        }
-        if not request["has_memory_cgroup"]:
-            wanted[resource.RLIMIT_AS] = (request["memory_mb"] << 20,) * 2
-        for which, (soft, hard) in wanted.items():
-            ceiling = resource.getrlimit(which)[1]
-            if ceiling != resource.RLIM_INFINITY:
-                soft, hard = min(soft, ceiling), min(hard, ceiling)
-            resource.setrlimit(which, (soft, hard))
 
     def attend(self, deadline: float) -> None:
         """Move bytes and watch limits until the job's first process ends or a limit says so."""
@@ -410,10 +339,3 @@ class Job:
                 return
             self.wire.send("D", data)
             self.wire.flush()
-
-
-def prctl(option: int, *arguments: Any) -> None:
-    words = [a if isinstance(a, ctypes.c_void_p) else ctypes.c_ulong(a) for a in (*arguments, 0, 0, 0, 0)[:4]]
-    if _libc.prctl(ctypes.c_int(option), *words) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))

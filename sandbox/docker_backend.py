@@ -8,43 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
-import hashlib
-import importlib.metadata
 import os
 import threading
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sandbox.attempts import Handle, attempt_twice
 from sandbox.backend import Session, SessionKind
-from sandbox.docker_container import (
-    Container,
-    ContainerLost,
-    Plan,
-    Walls,
-    brief,
-    connect,
-    losing,
-    remove_leftovers,
-)
+from sandbox.docker_container import Container, Walls
+from sandbox.docker_engine import ContainerLost
 from sandbox.docker_job import DockerJob
+from sandbox.docker_plan import Plan, default_image, make_plan
 from sandbox.errors import ConfigError, VeriwardError
-from sandbox.guarantees import Guarantee, Guarantees
+from sandbox.guarantees import Guarantees
 from sandbox.languages import PYTHON
 from sandbox.models import Execution, Limits, Program
 from sandbox.steps import CompileCache, Step, interpreter_command, run_program, run_step
 
-SHIPPED_DOCKERFILE = Path(__file__).with_name("container") / "Dockerfile"
 _DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 _JOBS_PER_CONTAINER = 200
-_BUILD_TIMEOUT_S = 1800
 _RUN_MAIN = Path(__file__).with_name("run_main.py")
-_KNOWN_GOOD = Program(code="pass")
+_KNOWN_GOOD = run_step(Program(code="pass"), can_be_warm=False)
 
 _live: weakref.WeakSet[DockerSandbox] = weakref.WeakSet()
 
@@ -76,19 +64,13 @@ class DockerSandbox:
         if cpus is not None and not 0.01 <= cpus <= 4096:
             raise ConfigError(f"DockerSandbox(cpus={cpus}): a number of CPUs from 0.01 up")
         self.slots = slots or len(os.sched_getaffinity(0))
-        self.image = image or _default_image(dockerfile)
-        self._reuse, self._runtime, self._cpus, self._dockerfile, self._require = (
-            reuse,
-            runtime,
-            cpus,
-            dockerfile,
-            require,
-        )
+        self.image = image or default_image(dockerfile)
+        self._reuse, self._require = reuse, require
+        self._runtime, self._cpus, self._dockerfile = runtime, cpus, dockerfile
         self._base_url = base_url or os.environ.get("DOCKER_HOST") or _DEFAULT_SOCKET
         self._cache = CompileCache()
         self._is_closed = False
         self._plan: Plan | None = None
-        self._info: dict[str, Any] = {}
         self._reset()
         _live.add(self)
 
@@ -108,14 +90,14 @@ class DockerSandbox:
         two containers where a known-good one runs is `killed`. Raises VeriwardError where there is no
         engine, or its image can't serve.
         """
-        return self._run(program, _Handle())
+        return self._run(program, Handle())
 
     async def run(self, program: Program) -> Execution:
         """`run_sync` without blocking the loop. Cancelling it ends the job."""
         with self._lock:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="docker-sandbox")
-        handle = _Handle()
+        handle = Handle()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, program, handle)
         except asyncio.CancelledError:
@@ -156,7 +138,7 @@ class DockerSandbox:
         except ContainerLost as lost:
             raise VeriwardError(f"no container of image {self.image} comes up: {lost}") from None
         self._give(container, True)
-        return _guarantees(self._info, plan)
+        return plan.guarantees()
 
     def close(self) -> None:
         """Remove every container, and any job still in one. Later use raises RuntimeError."""
@@ -174,23 +156,14 @@ class DockerSandbox:
         for container in left:
             container.close()
 
-    def _run(self, program: Program, handle: _Handle) -> Execution:
+    def _run(self, program: Program, handle: Handle) -> Execution:
+        def run_one(step: Step) -> Execution:
+            return attempt_twice(step, handle, self._attempt, _KNOWN_GOOD, "container")
+
         with self._gate:
-            return run_program(program, lambda step: self._run_step(step, handle), self._cache, warm=False)
+            return run_program(program, run_one, self._cache, warm=False)
 
-    def _run_step(self, step: Step, handle: _Handle) -> Execution:
-        execution = self._attempt(step, handle)
-        if execution.status == "unavailable" and not handle.is_cancelled:
-            execution = self._attempt(step, handle)
-            if execution.status == "unavailable" and self._is_sound():
-                return execution.model_copy(update={"status": "killed", "error": "it ended its container, twice"})
-        return execution
-
-    def _is_sound(self) -> bool:
-        good = run_program(_KNOWN_GOOD, lambda step: self._attempt(step, _Handle()), self._cache, warm=False)
-        return good.exit_code == 0
-
-    def _attempt(self, step: Step, handle: _Handle) -> Execution:
+    def _attempt(self, step: Step, handle: Handle) -> Execution:
         try:
             with self._begin(step) as job, handle.holding(job):
                 return job.finish()
@@ -232,26 +205,13 @@ class DockerSandbox:
             each.close()
 
     def _ready_plan(self) -> Plan:
-        """Reach the engine once: what it can do, the image, what a dead process left there."""
+        """Reach the engine once."""
         with self._planning:
             if self._is_closed:
                 raise RuntimeError("this DockerSandbox is closed")
             if self._plan is None:
-                api = connect(self._base_url)
-                try:
-                    with losing(f"the engine at {self._base_url} failed"):
-                        self._info, version = api.info(), api.version()
-                        _require_image(api, self.image, self._dockerfile)
-                    remove_leftovers(api)
-                except ContainerLost as lost:
-                    raise VeriwardError(str(lost)) from None
-                finally:
-                    api.close()
-                options = " ".join(self._info.get("SecurityOptions") or ())
-                is_remapped = "name=userns" in options or "name=rootless" in options
-                is_podman = any("Podman" in part.get("Name", "") for part in version.get("Components") or ())
-                plan = Plan(self._base_url, self.image, self._runtime, self._cpus, is_remapped, is_podman)
-                _guarantees(self._info, plan).require(self._require)
+                plan = make_plan(self._base_url, self.image, self._runtime, self._cpus, self._dockerfile)
+                plan.guarantees().require(self._require)
                 self._plan = plan
         return self._plan
 
@@ -268,33 +228,6 @@ class DockerSandbox:
         self.close()
 
 
-class _Handle:
-    """Lets the awaiting side of `run` stop a job that a thread is busy with."""
-
-    def __init__(self) -> None:
-        self.is_cancelled = False
-        self._lock = threading.Lock()
-        self._job: DockerJob | None = None
-
-    def cancel(self) -> None:
-        with self._lock:
-            self.is_cancelled = True
-            if self._job is not None:
-                self._job.stop()
-
-    @contextlib.contextmanager
-    def holding(self, job: DockerJob) -> Iterator[None]:
-        with self._lock:
-            self._job = job
-            if self.is_cancelled:
-                job.stop()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._job = None
-
-
 def _to_exec(step: Step, features: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The step's command for this image's interpreter, and the environment it needs."""
     command = interpreter_command(step, features["python"], _RUN_MAIN.read_text())
@@ -306,64 +239,6 @@ def _to_exec(step: Step, features: dict[str, Any]) -> tuple[tuple[str, ...], dic
     if step.flavour == "sci":
         unwanted.add("-S")  # the image's own packages
     return (python, *(flag for flag in flags if flag not in unwanted), *words), {"PYTHONHASHSEED": "0"}
-
-
-def _default_image(dockerfile: str | os.PathLike[str] | None) -> str:
-    if dockerfile is None or Path(dockerfile) == SHIPPED_DOCKERFILE:
-        return f"veriward-sandbox:{importlib.metadata.version('veriward')}"
-    try:
-        return f"veriward-sandbox:{hashlib.sha256(Path(dockerfile).read_bytes()).hexdigest()[:16]}"
-    except OSError as error:
-        raise ConfigError(f"DockerSandbox(dockerfile={str(dockerfile)!r}): {error.strerror}") from None
-
-
-def _require_image(api: Any, image: str, dockerfile: str | os.PathLike[str] | None) -> None:
-    import docker
-
-    try:
-        api.inspect_image(image)
-        return
-    except docker.errors.ImageNotFound:
-        if dockerfile is None:
-            build = f"docker build -t {image} {SHIPPED_DOCKERFILE.parent}"
-            if image != _default_image(None):
-                build = f"docker pull {image}"
-            raise VeriwardError(f"the engine has no image {image}; get it with: {build}") from None
-    path = Path(dockerfile)
-    api.timeout = _BUILD_TIMEOUT_S
-    lines = api.build(path=str(path.parent), dockerfile=path.name, tag=image, rm=True, forcerm=True, decode=True)
-    for line in lines:
-        if "error" in line:
-            raise VeriwardError(f"{path} did not build: {brief(Exception(line['error']))}")
-
-
-def _guarantees(info: dict[str, Any], plan: Plan) -> Guarantees:
-    where = f"image {plan.image}, runtime {plan.runtime or info.get('DefaultRuntime') or 'the default one'}"
-    enforced = {
-        "harness": f"a container of its own, an undumpable pid 1, a fresh interpreter ({where})",
-        "files": "read-only root; one tmpfs to write to, emptied after every job",
-        "network": "network mode none; only unix sockets (seccomp)",
-        "survivors": "every process of the container killed and reaped",
-        "wall": "killed by the container's pid 1, or with the container",
-        "output": "killed by its reader",
-        "disk": "tmpfs with capped bytes and inodes",
-        "file_size": "RLIMIT_FSIZE",
-        "open_files": "RLIMIT_NOFILE, per process",
-        "processes": "pids cgroup and RLIMIT_NPROC of a uid of its own",
-        "cpu": "RLIMIT_CPU per process, the sum looked at every 0.1 s",
-        "memory": "memory cgroup over all processes and the tmpfs",
-        "neighbours": "an equal share of the CPUs for every container's cgroup",
-    }
-    weaker = {"landlock": "not used; the container's read-only root stands alone"}
-    if plan.is_podman:
-        weaker["disk"] = "Podman takes no inode limit for a tmpfs: only its bytes are capped"
-    if not info.get("MemoryLimit"):
-        weaker["memory"] = "the engine can't limit memory: RLIMIT_AS per process"
-    if not info.get("CPUShares"):
-        weaker["neighbours"] = "the engine has no CPU shares: who has many processes gets many of them"
-    items = [Guarantee(name=name, level="enforced", how=how) for name, how in enforced.items() if name not in weaker]
-    items += [Guarantee(name=name, level="weaker", how=how) for name, how in weaker.items()]
-    return Guarantees(backend="docker", items=tuple(items))
 
 
 @atexit.register

@@ -2,7 +2,7 @@
 
 A container is locked down when it is made and ends by itself when its client does: pid 1 leaves at
 the end of its stdin, which the engine closes with the client's connection, and the engine removes
-what has ended. What still stays carries its owner, and `remove_leftovers` finds it.
+what has ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import random
 import select
 import socket
@@ -23,17 +22,16 @@ from typing import Any, NamedTuple
 
 from sandbox import seccomp
 from sandbox.container_wire import HEADER, MOST_BYTES
+from sandbox.docker_engine import LABEL, OWNER, ContainerLost, brief, connect_again, losing, owner, remove
+from sandbox.docker_plan import Plan
 from sandbox.errors import VeriwardError
 from sandbox.models import Limits
 
-LABEL, OWNER = "veriward.sandbox", "veriward.owner"
-_API_TIMEOUT_S = 60
 _START_TIMEOUT_S = 60
-_GONE_S = 20
 _OVERHEAD_MB = 8  # pid 1 and what the kernel keeps for it
 _SHM_MB = 4
 _CHUNK = 1 << 16
-_PARTS = ("container_wire", "container_files", "container_main")
+_PARTS = ("container_wire", "container_files", "container_start", "container_main")
 _STARTER = """
 import sys, types
 sys.modules["sandbox"] = types.ModuleType("sandbox")
@@ -44,10 +42,6 @@ module.main()
 """
 _STREAM_HEADER = struct.Struct(">BxxxI")
 _uid_numbers = itertools.count(random.SystemRandom().randrange(1 << 30))
-
-
-class ContainerLost(Exception):
-    """The container, or its engine, went away while it was needed."""
 
 
 class Walls(NamedTuple):
@@ -61,47 +55,6 @@ class Walls(NamedTuple):
     @staticmethod
     def around(limits: Limits) -> Walls:
         return Walls(limits.memory_mb, limits.processes, limits.disk_mb, limits.disk_inodes)
-
-
-class Plan(NamedTuple):
-    """What every container of a sandbox is made from."""
-
-    base_url: str
-    image: str
-    runtime: str | None
-    cpus: float | None
-    is_remapped: bool  # the engine maps uids, and so offers few
-    is_podman: bool  # takes neither owners nor inode limits for a tmpfs
-
-
-def connect(base_url: str) -> Any:
-    """A client of the engine. Raises VeriwardError where there is no SDK or no engine."""
-    try:
-        import docker
-    except ImportError:
-        raise VeriwardError("the docker backend needs the docker SDK: pip install 'veriward[docker]'") from None
-    try:
-        return docker.APIClient(base_url=base_url, version="auto", timeout=_API_TIMEOUT_S)
-    except (docker.errors.DockerException, OSError) as error:
-        raise VeriwardError(
-            f"no container engine answers at {base_url} ({brief(error)}); start one, or name its socket in DOCKER_HOST"
-        ) from None
-
-
-@contextlib.contextmanager
-def losing(what: str) -> Iterator[None]:
-    """Whatever the SDK or the connection under it raises becomes ContainerLost."""
-    import docker
-    import requests
-
-    try:
-        yield
-    except (docker.errors.DockerException, requests.RequestException, OSError) as error:
-        raise ContainerLost(f"{what}: {brief(error)}") from error
-
-
-def brief(error: BaseException) -> str:
-    return " ".join(str(error).split())[:800] or type(error).__name__
 
 
 class Container:
@@ -244,62 +197,6 @@ class Container:
                 self._attached.close()
             with contextlib.suppress(OSError):
                 taken.close()
-
-
-def connect_again(base_url: str) -> Any:
-    """`connect` for an engine that has answered before: what is wrong now is a loss, not a setting."""
-    try:
-        return connect(base_url)
-    except VeriwardError as error:
-        raise ContainerLost(str(error)) from None
-
-
-def remove(api: Any, container: str) -> None:
-    """Kill and remove, waiting until the engine knows it no more."""
-    import docker
-
-    deadline = time.monotonic() + _GONE_S
-    with contextlib.suppress(ContainerLost), losing("it could not be removed"):
-        while time.monotonic() < deadline:
-            try:
-                api.remove_container(container, force=True, v=True)
-            except docker.errors.NotFound:
-                return
-            except docker.errors.APIError:  # a removal is in progress already
-                time.sleep(0.02)
-
-
-def remove_leftovers(api: Any) -> None:
-    """Remove containers whose owner, a process of this boot and pid namespace, is dead."""
-    with losing("the engine did not list its containers"):
-        found = api.containers(all=True, filters={"label": f"{LABEL}=1"})
-    for row in found:
-        if _is_abandoned(row["Labels"].get(OWNER, "")):
-            remove(api, row["Id"])
-
-
-def owner() -> str:
-    return f"{os.getpid()}:{_start_time(os.getpid())}:{_here()}"
-
-
-def _is_abandoned(label: str) -> bool:
-    pid, _, rest = label.partition(":")
-    started, _, where = rest.partition(":")
-    return where == _here() and pid.isdigit() and _start_time(int(pid)) != started
-
-
-def _here() -> str:
-    """This boot and pid namespace: elsewhere the same pid is another process."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}:{os.readlink('/proc/self/ns/pid')}"
-
-
-def _start_time(pid: int) -> str:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] == b"Z" else fields[19].decode()
 
 
 def _creation(api: Any, plan: Plan, walls: Walls) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Literal
 
 from sandbox.container_wire import CHUNK, MOST_BYTES, WINDOW
-from sandbox.docker_container import Container, ContainerLost
+from sandbox.docker_container import Container
+from sandbox.docker_engine import ContainerLost
 from sandbox.models import Execution, LimitName
 from sandbox.steps import EVERYTHING, Step
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import itertools
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from sandbox.attempts import Handle, attempt_twice
 from sandbox.cgroups import sweep_leftovers
 from sandbox.errors import ConfigError, VeriwardError
 from sandbox.guarantees import Guarantees, local_guarantees
@@ -79,14 +78,14 @@ class Sandbox:
         program that loses two slots where a known-good one runs is `killed`. Raises VeriwardError
         where the machine can't confine programs.
         """
-        return self._run(program, _Handle())
+        return self._run(program, Handle())
 
     async def run(self, program: Program) -> Execution:
         """`run_sync` without blocking the loop. Cancelling it ends the job."""
         with self._lock:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.slots, thread_name_prefix="sandbox")
-        handle = _Handle()
+        handle = Handle()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, program, handle)
         except asyncio.CancelledError:
@@ -152,19 +151,14 @@ class Sandbox:
         for slot in getattr(self, "_all", ()):
             slot.close()
 
-    def _run(self, program: Program, handle: _Handle) -> Execution:
+    def _run(self, program: Program, handle: Handle) -> Execution:
+        def run_one(step: Step) -> Execution:
+            return attempt_twice(step, handle, self._attempt, _KNOWN_GOOD, "slot")
+
         with self._gate:
-            return run_program(program, lambda step: self._run_step(step, handle), self._compiled, warm=True)
+            return run_program(program, run_one, self._compiled, warm=True)
 
-    def _run_step(self, step: Step, handle: _Handle) -> Execution:
-        execution = self._attempt(step, handle)
-        if execution.status == "unavailable" and not handle.is_cancelled:
-            execution = self._attempt(step, handle)
-            if execution.status == "unavailable" and self._attempt(_KNOWN_GOOD, _Handle()).exit_code == 0:
-                return execution.model_copy(update={"status": "killed", "error": "it ended its slot, twice"})
-        return execution
-
-    def _attempt(self, step: Step, handle: _Handle) -> Execution:
+    def _attempt(self, step: Step, handle: Handle) -> Execution:
         try:
             with self._begin(step) as job, handle.holding(job):
                 return job.finish()
@@ -242,33 +236,6 @@ def _guarantees_of(slot: Slot, shares_root: bool) -> Guarantees:
         has_proc=slot.has_proc,
         shares_root=shares_root,
     )
-
-
-class _Handle:
-    """Lets the awaiting side of `run` stop a job that a thread is busy with."""
-
-    def __init__(self) -> None:
-        self.is_cancelled = False
-        self._lock = threading.Lock()
-        self._job: Job | None = None
-
-    def cancel(self) -> None:
-        with self._lock:
-            self.is_cancelled = True
-            if self._job is not None:
-                self._job.stop()
-
-    @contextlib.contextmanager
-    def holding(self, job: Job) -> Iterator[None]:
-        with self._lock:
-            self._job = job
-            if self.is_cancelled:
-                job.stop()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._job = None
 
 
 _KNOWN_GOOD = run_step(Program(code="pass"))

@@ -80,7 +80,7 @@ def _docker(slots: int, token: str) -> Iterator[Outside]:
     import docker
 
     from sandbox import DockerSandbox
-    from sandbox.docker_container import LABEL, OWNER
+    from sandbox.docker_engine import LABEL, OWNER
 
     image, host = os.environ.get("VERIWARD_TEST_IMAGE", ""), os.environ.get("DOCKER_HOST", "")
     if not (image and host):

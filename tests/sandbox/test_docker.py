@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from sandbox.docker_backend import DockerSandbox
-from sandbox.docker_container import LABEL, OWNER, owner
+from sandbox.docker_engine import LABEL, OWNER, owner
 from sandbox.errors import ConfigError, VeriwardError
 from sandbox.models import Limits, Program
 from sandbox.steps import Step
