@@ -32,15 +32,17 @@ class Sample(NamedTuple):
 class Life:
     """One process of the server, from its start to its end."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], slots: int) -> None:
         self.process = process
+        self._most_slots = 2 * slots  # that a sandbox keeps
         self.samples: list[Sample] = []
         self.base_descriptors = self.descriptors()
 
     def descriptors(self) -> int:
-        """Open ones that belong to no slot."""
+        """Open ones that belong to no slot. A slot that was killed while idle is one until it is needed."""
+        slots = min(self._most_slots, len(children_of(self.process.pid)))
         with contextlib.suppress(OSError):
-            return len(os.listdir(f"/proc/{self.process.pid}/fd")) - _DESCRIPTORS_PER_SLOT * len(self.keepers())
+            return len(os.listdir(f"/proc/{self.process.pid}/fd")) - _DESCRIPTORS_PER_SLOT * slots
         return -1
 
     def keepers(self) -> list[int]:
@@ -91,7 +93,7 @@ class Server:
         if not line.startswith("sandbox server on "):
             raise RuntimeError(f"the server did not start; its log: {self.log()[-2000:]}")
         self.url = line.split()[-1]
-        self.lives.append(Life(process))
+        self.lives.append(Life(process, self.slots))
 
     def kill(self, what: str, rng: random.Random) -> bool:
         """SIGKILL to the server, or to a keeper or a pid 1 of one of its slots; False where there is none."""

@@ -86,7 +86,7 @@ def test_what_is_wrong_missing_waited_for_or_left_is_a_violation():
 
 def test_growing_memory_is_told_from_flat_and_from_answers_that_are_kept():
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True)
-    life = Life(process)
+    life = Life(process, slots=1)
     for per_sample_kb, kept_bytes in ((0, 0), (1000, 0), (1000, 1 << 20)):
         life.samples = [Sample(50_000 + per_sample_kb * n, kept_bytes * n) for n in range(100)]
         before, after, kept = growth_of(life)
