@@ -66,7 +66,7 @@ def submit_on(backend: Any) -> Callable[[bytes, Turns], Awaitable[tuple[int, Any
     async def submit(body: bytes, turns: Turns) -> tuple[int, Any]:
         """Judge one completion by its row's tests, as SandboxFusion would."""
         try:
-            request = SubmitRequest.model_validate_json(body)
+            request = await asyncio.to_thread(SubmitRequest.model_validate_json, body)
             asked = await asyncio.to_thread(_asked, request)
             if isinstance(asked.tests, StdioTests):
                 tests = await _by_output(request, asked.code, asked.tests, turns)

@@ -6,6 +6,7 @@ against all three. A caller that only runs programs should ask for a `Backend`.
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
@@ -13,6 +14,7 @@ from sandbox.guarantees import Guarantees
 from sandbox.models import Execution, Limits, Program
 
 SessionKind = Literal["python", "shell"]
+TOKEN = re.compile(r"[\x21-\x7e]+")  # what a server's token may be, for both sides of the wire
 
 
 class Session(Protocol):

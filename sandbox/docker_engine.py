@@ -31,7 +31,7 @@ def connect(base_url: str) -> Any:
         raise VeriwardError("the docker backend needs the docker SDK: pip install 'veriward[docker]'") from None
     try:
         return docker.APIClient(base_url=base_url, version="auto", timeout=_API_TIMEOUT_S)
-    except (docker.errors.DockerException, OSError) as error:
+    except (docker.errors.DockerException, OSError, ValueError) as error:
         raise VeriwardError(
             f"no container engine answers at {base_url} ({brief(error)}); start one, or name its socket in DOCKER_HOST"
         ) from None

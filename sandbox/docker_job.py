@@ -232,7 +232,7 @@ class DockerJob:
             if report["failure"]:
                 raise ContainerLost(str(report["failure"])[:300])
             code = os.waitstatus_to_exitcode(int(report["status"]))
-            status, limit = self._ended_by(str(report["limit"]), -code, bool(report["oom"]))
+            status, limit = self._ended_by(str(report["limit"]), -code, bool(report["oom"]), float(report["cpu_s"]))
             return Execution(
                 status=status,
                 exit_code=code if code >= 0 and status == "finished" else None,
@@ -249,14 +249,14 @@ class DockerJob:
             raise ContainerLost(f"its pid 1 sent an impossible report: {error!r}") from error
 
     def _ended_by(
-        self, word: str, sig: int, had_oom_kill: bool
+        self, word: str, sig: int, had_oom_kill: bool, cpu_s: float
     ) -> tuple[Literal["finished", "timeout", "killed"], LimitName | None]:
         """Which limit ended it, from pid 1's word, the signal, and whether the kernel ran out of memory for it."""
         if self._is_over_cap:
             return "killed", "output"
         if word in _ENDED_BY:
             return _ENDED_BY[word]
-        if sig == signal.SIGXCPU:
+        if sig == signal.SIGXCPU and cpu_s >= self._step.limits.cpu_s / 2:  # RLIMIT_CPU counts in ticks, roughly
             return "timeout", "cpu"
         if sig == signal.SIGXFSZ:
             return "killed", "file_size"

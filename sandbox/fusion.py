@@ -5,6 +5,7 @@ Its clients send no token: they put it into the URL as the path's first segment.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable
@@ -56,10 +57,14 @@ class RunCodeResponse(BaseModel):
 async def run_code(body: bytes, run: Run) -> tuple[int, Any]:
     """Run one program, with SandboxFusion's fields in and out."""
     try:
-        program = to_program(RunCodeRequest.model_validate_json(body))
+        program = await asyncio.to_thread(_program_in, body)  # off the loop: it may be large
     except (ValidationError, ValueError) as error:
         return 400, {"error": one_line(error)}
     return 200, to_response(await run(program)).model_dump()
+
+
+def _program_in(body: bytes) -> Program:
+    return to_program(RunCodeRequest.model_validate_json(body))
 
 
 async def ping(body: bytes, run: Run) -> tuple[int, Any]:

@@ -36,7 +36,7 @@ class GroupWatch(Watch):
         pids = [pid for pid, _ in members]
         if sum(tasks for _, tasks in members) > self.request["processes"]:
             self.limit = "processes"
-        elif self.place.is_full():
+        elif self.place.is_full(pids):
             self.limit = "disk"
         elif self._cpu_s(pids) > self.request["cpu_s"]:
             self.limit = "cpu"

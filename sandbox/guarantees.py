@@ -113,7 +113,7 @@ def _on_a_shared_root(as_root: bool, has_cgroup: bool, counts_cpu: bool, landloc
         Guarantee(name="network", level="enforced", how="no sockets but pairs (seccomp)"),
         Guarantee(name="survivors", level="enforced", how="a process group that can't be left (seccomp), killed whole"),
         *_COMMON,
-        Guarantee(name="disk", level="weaker", how="no mounts here: the folder is looked at every 0.05 s"),
+        Guarantee(name="disk", level="weaker", how="no mounts here: its folder and open files looked at every 0.05 s"),
         processes,
         _cpu(counts_cpu, True, "0.05 s; in sessions for the whole"),
         _memory(as_root, has_cgroup, has_proc=True),

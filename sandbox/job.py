@@ -53,16 +53,13 @@ class Job:
         self._is_over_cap = False
         self._report: list[str] | None = None
         self._result: Execution | None = None
-        self._oom_kills = slot.cgroup.oom_kills() if slot.cgroup else 0
+        self._oom_kills = 0
         self._backstop = time.monotonic() + step.limits.wall_s + _GRACE_S
         self._start()
 
     def _start(self) -> None:
         with _fork_guard:
-            stdin, self._stdin = os.pipe()
-            self._stdout, stdout = os.pipe()
-            self._stderr, stderr = os.pipe()
-            code = os.memfd_create("program")
+            stdin, self._stdin, self._stdout, stdout, self._stderr, stderr, code = self._make_descriptors()
             theirs = [code, stdin, stdout, stderr]
             _descriptors.update((self._stdin, self._stdout, self._stderr))
             try:
@@ -73,6 +70,20 @@ class Job:
             finally:
                 for descriptor in theirs:
                     os.close(descriptor)
+
+    def _make_descriptors(self) -> list[int]:
+        """Both ends of its input, output and errors, and a file for the program."""
+        made: list[int] = []
+        try:
+            self._oom_kills = self._slot.cgroup.oom_kills() if self._slot.cgroup else 0
+            for _ in range(3):
+                made += os.pipe()
+            return [*made, os.memfd_create("program")]
+        except OSError as error:
+            for descriptor in made:
+                os.close(descriptor)
+            self._on_end(True)
+            raise SlotLost(f"this process has no room for a job: {error.strerror}") from error
 
     def _hand_over(self, code: int, theirs: list[int]) -> int:
         step = self._step
@@ -149,10 +160,11 @@ class Job:
         try:
             while self._report is None:
                 self._pump(None)
-        except SlotLost as lost:
+            result = self._read_report(self._report)
+        except (SlotLost, OSError) as lost:  # an OSError is our own: no descriptor left to read a count with
             self._give_up(lost)
         else:
-            self._result = self._read_report(self._report)
+            self._result = result
             self._release(is_healthy=True)
         assert self._result is not None
         return self._result
@@ -280,7 +292,7 @@ class Job:
             return "killed", "memory"
         return "finished", None
 
-    def _give_up(self, lost: SlotLost) -> None:
+    def _give_up(self, lost: Exception) -> None:
         if self._result is None:
             self._result = Execution(
                 status="unavailable",

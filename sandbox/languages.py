@@ -39,6 +39,8 @@ class Language(BaseModel):
     @field_validator("run", "compile")
     @classmethod
     def _can_be_executed(cls, command: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if command is not None and not command[0]:
+            raise ValueError("a command's first word names a program, so it can't be empty")
         for word in command or ():
             if "\0" in word or len(word.encode()) > 4096:
                 raise ValueError("a command's words hold no NUL character and at most 4096 bytes")

@@ -8,7 +8,7 @@ output: what decides a verdict never enters the candidate's process.
 from __future__ import annotations
 
 import mmap
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -88,7 +88,7 @@ class Program(_Model):
             check_path("files", path)
             if path.split("/")[0] == self.spec.file:
                 raise ValueError(f"files: {path!r} is where the code itself goes; give the file another name")
-            if any(str(parent) in self.files for parent in PurePosixPath(path).parents):
+            if len(self.files) > 1 and any(parent in self.files for parent in _parents_of(path)):
                 raise ValueError(f"files: {path!r} lies below a path that is a file itself")
         for path in self.fetch:
             check_path("fetch", path)
@@ -107,10 +107,19 @@ class Program(_Model):
         sizes = [len(code), *map(len, self.files.values())]
         on_disk = sum(-(-size // _PAGE_BYTES) * _PAGE_BYTES for size in sizes)
         limits = self.limits
-        inodes = sum(len(PurePosixPath(path).parts) for path in self.files) + 1
+        inodes = inodes_of(self.files) + 1
         if max(sizes) > limits.file_size_mb << 20 or on_disk > limits.disk_mb << 20 or inodes > limits.disk_inodes:
             raise ValueError(f"code and files ({on_disk} bytes, {inodes} inodes) exceed this program's own limits")
         return self
+
+
+def inodes_of(files: Iterable[str]) -> int:
+    """The most inodes that files at these relative paths take, their folders counted for each."""
+    return sum(path.count("/") + 1 for path in files)
+
+
+def _parents_of(path: str) -> Iterator[str]:
+    return (path[:end] for end, character in enumerate(path) if character == "/")
 
 
 def check_path(field: str, path: str) -> None:

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
-from sandbox.backend import Session, SessionKind
+from sandbox.backend import TOKEN, Session, SessionKind
 from sandbox.errors import ConfigError, VeriwardError
 from sandbox.guarantees import Guarantees
 from sandbox.models import Execution, Limits, Program
@@ -53,9 +53,10 @@ class RemoteSandbox:
 
         Connects with its first use. Raises ConfigError for a URL that is none.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        if not _is_server_url(url):
             raise ConfigError("RemoteSandbox: the URL must look like http://host:port; a token goes into token=")
+        if token is not None and not TOKEN.fullmatch(token):
+            raise ConfigError("RemoteSandbox: a token is printable ASCII without spaces")
         if patience_s <= 0:
             raise ConfigError(f"RemoteSandbox(patience_s={patience_s}): must be positive")
         self.url = url.rstrip("/")
@@ -199,6 +200,16 @@ class _Impatient(VeriwardError):
 
 class _Reason(BaseModel):
     error: str = ""
+
+
+def _is_server_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port  # which is read, and checked, only now
+    except ValueError:
+        return False
+    is_plain = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.username or parts.query)
+    return is_plain and port != 0
 
 
 def _reason(body: bytes) -> str:

@@ -104,6 +104,11 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "memfd_secret": (447, 447),
     "process_mrelease": (448, 448),
     "open_tree_attr": (467, 467),
+    # A file on its way between sockets is in nobody's list of open files, and in a circle outlives its job.
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
+    "inotify_init": (253, None),  # sees what others open in folders that all see
+    "inotify_init1": (294, 26),
 }
 
 # These do nothing and say that they did: what they would write out is everybody's.
@@ -131,10 +136,6 @@ _DENIED_ON_A_SHARED_ROOT: dict[str, tuple[int | None, int | None]] = {
     "setxattrat": (463, 463),
     "removexattrat": (466, 466),
     "truncate": (76, 45),
-    "sendmsg": (46, 211),  # a file on its way between sockets is in nobody's list of open files
-    "sendmmsg": (307, 269),
-    "inotify_init": (253, None),
-    "inotify_init1": (294, 26),
     "flock": (73, 32),
     "file_setattr": (469, 469),
 }
@@ -171,6 +172,9 @@ _IOCTL = (16, 29)
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _FCNTL, _F_SETLEASE, _F_NOTIFY = (72, 25), 1024, 1026
 _PRCTL = (157, 167)
+# open and openat, and which argument holds their flags; a file without a name (O_TMPFILE's own bit).
+_OPENS = ((2, None, 1), (257, 56, 2))
+_OPENAT2, _UNNAMED = 437, 0x400000
 # Of a terminal's, a pipe's or any descriptor. All others can change a file that was opened to read: its
 # flags, or that it can ever be written again (fs-verity).
 _HARMLESS_IOCTLS = (0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A)
@@ -232,6 +236,10 @@ def build_filter(machine: str, *, shares_root: bool = False) -> bytes:
     for number in (_SOCKET[column], _SOCKETPAIR[column]):
         program += _guard(number, [_argument(0), *_allow_only((_AF_UNIX,), EACCES)])
     program += _guard(_IOCTL[column], [_argument(1), *_refuse_only((_TIOCSTI, _TIOCLINUX))])
+    program += _guard(_FCNTL[column], [_argument(1), *_refuse_only((_F_SETLEASE, _F_NOTIFY))])
+    # One that may not be dumped could not be watched.
+    hiding = [_argument(0), _instruction(_JEQ, linux.PR_SET_DUMPABLE, 1, 0), allow]
+    program += _guard(_PRCTL[column], [*hiding, _argument(1), *_allow_only((1,), EPERM)])
     for name, row in _ONLY_ON_SELF.items():
         itself = [_argument(row[2]), _instruction(_JEQ, 0, 1, 0), refuse]
         program += _guard(row[column], [*itself, _argument(0), *_refuse_only(_NOT_ON_A_UID.get(name, ()))])
@@ -247,16 +255,18 @@ def _answer(table: dict[str, tuple[int | None, int | None]], column: int, errno:
 
 def _guards_on_a_shared_root(column: int) -> list[bytes]:
     """These come first, and so go before what any job may do."""
+    allow, refuse = _instruction(_RETURN, _ALLOW), _instruction(_RETURN, _ERRNO | EPERM)
     program = _deny(_SOCKET[column], EACCES)
     # A pair of datagram sockets can be pointed at any path, or name; a pair of streams stays what it is.
     of_unix = [_argument(0), _instruction(_JEQ, _AF_UNIX, 1, 0), _instruction(_RETURN, _ERRNO | EACCES)]
     kind = [_argument(1), _instruction(_AND, 0xF), *_allow_only((_SOCK_STREAM, _SOCK_SEQPACKET), EACCES)]
     program += _guard(_SOCKETPAIR[column], [*of_unix, *kind])
     program += _guard(_IOCTL[column], [_argument(1), *_allow_only(_HARMLESS_IOCTLS, ENOTTY)])
-    program += _guard(_FCNTL[column], [_argument(1), *_refuse_only((_F_SETLEASE, _F_NOTIFY))])
-    # One that may not be dumped could not be watched.
-    hiding = [_argument(0), _instruction(_JEQ, linux.PR_SET_DUMPABLE, 1, 0), _instruction(_RETURN, _ALLOW)]
-    program += _guard(_PRCTL[column], [*hiding, _argument(1), *_allow_only((1,), EPERM)])
+    # Neither a flag of open nor an entry of any folder would show such a file to who counts the disk.
+    for *numbers, flags in _OPENS:
+        if (number := numbers[column]) is not None:
+            program += _guard(number, [_argument(flags), _instruction(_JSET, _UNNAMED, 0, 1), refuse, allow])
+    program += _deny(_OPENAT2, ENOSYS)  # its flags lie in memory
     program += _answer(_DENIED_ON_A_SHARED_ROOT, column, EPERM)
     return program + _answer(_IDLE_ON_A_SHARED_ROOT, column, 0)
 

@@ -7,12 +7,15 @@ never a job's time. A request with an Idempotency-Key runs once, however often i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import ipaddress
 import logging
 import os
 import re
+import resource
 import signal
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -20,7 +23,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from sandbox import openapi
-from sandbox.backend import Backend
+from sandbox.backend import TOKEN, Backend
 from sandbox.errors import ConfigError
 from sandbox.models import Execution, Program
 from sandbox.server_gate import SERVICE, Handler, Service, admitted, answered, logged
@@ -29,6 +32,7 @@ from sandbox.server_queue import Answer, Cancelled, OtherBody
 from sandbox.server_session import hold_session
 
 T = TypeVar("T")
+_log = logging.getLogger("sandbox.server")
 
 
 class Turns:
@@ -55,9 +59,9 @@ ExtraRoute = tuple[str, str, Callable[[bytes, Turns], Awaitable[tuple[int, Any]]
 
 _DOCUMENT = web.AppKey("document", dict)
 _BODY_S = 60.0  # to send a whole body in
-_IN_THREAD_BYTES = 1 << 20  # bodies from here on are parsed off the loop
+_HEAD_S = 60.0  # from connecting to the end of a first request's head
+_IN_THREAD_BYTES = 1 << 18  # bodies from here on are parsed off the loop
 _KEY = re.compile(r"[\x20-\x7e]{1,200}")
-_TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def make_app(
@@ -76,7 +80,7 @@ def make_app(
     it returns a status and what to send as JSON. A session whose client says nothing to a heartbeat
     ends. Raises ConfigError for an impossible setting.
     """
-    if token is not None and not _TOKEN.fullmatch(token):
+    if token is not None and not TOKEN.fullmatch(token):
         raise ConfigError(
             "the server's token must be printable ASCII without spaces; make one with `openssl rand -hex 32`"
         )
@@ -233,6 +237,8 @@ def _is_loopback(host: str) -> bool:
 async def _serve(app: web.Application, host: str, port: int) -> None:
     service = app[SERVICE]
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_Loudness())
+    _take_all_descriptors()
     loop.set_default_executor(ThreadPoolExecutor(service.queue.slots * 4 + 8, thread_name_prefix="server"))
     quiet = logging.getLogger("sandbox.server.http")  # what it says of broken requests may hold their bytes
     quiet.setLevel(logging.CRITICAL + 1)
@@ -246,22 +252,61 @@ async def _serve(app: web.Application, host: str, port: int) -> None:
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise ConfigError(
-                f"can't listen on {host}:{port}: {error.strerror or error}; choose another port"
-            ) from None
+        listener = await _listen(runner, service.heard, host, port)
         told = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _told_to_stop, number, told)
-        bound = runner.addresses[0][1]
+        bound = listener.sockets[0].getsockname()[1]
         print(f"sandbox server on http://{f'[{host}]' if ':' in host else host}:{bound}", flush=True)
         await told.wait()
+        listener.close()
         await asyncio.gather(service.queue.drain(), service.sessions.drain())
     finally:
         await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, heard: weakref.WeakSet[Any], host: str, port: int) -> asyncio.Server:
+    """Take connections, and drop those that have not sent one request's head in time."""
+    loop = asyncio.get_running_loop()
+    server = runner.server
+    assert server is not None
+
+    def connected() -> asyncio.Protocol:
+        protocol = server()
+        loop.call_later(_HEAD_S, _drop_if_silent, protocol, heard)
+        return protocol
+
+    try:
+        return await loop.create_server(connected, host, port, backlog=1024, reuse_address=True)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"can't listen on {host[:80]}:{port}: {reason}; choose another address or port") from None
+
+
+def _drop_if_silent(protocol: Any, heard: weakref.WeakSet[Any]) -> None:
+    transport = protocol.transport
+    if transport is not None and transport not in heard:
+        transport.abort()
+
+
+def _take_all_descriptors() -> None:
+    """The soft limit is often 1,024 where the hard one is far above; a connection and a job need some each."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class _Loudness:
+    """What the loop reports, such as too many open files, once a second and not a thousand times."""
+
+    def __init__(self) -> None:
+        self._said_at = float("-inf")
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if loop.time() - self._said_at >= 1.0:
+            self._said_at = loop.time()
+            error = context.get("exception")
+            _log.error("%s: %s", context.get("message", "the event loop reports"), error)
 
 
 def _told_to_stop(number: int, told: asyncio.Event) -> None:

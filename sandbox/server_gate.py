@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import logging
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from urllib.parse import unquote
 
@@ -37,6 +38,7 @@ class Service:
         self.metrics = Metrics(self.queue)
         self.sessions = Sessions(slots, heartbeat_s)
         self.guarantees: bytes | None = None
+        self.heard: weakref.WeakSet[object] = weakref.WeakSet()  # connections that have sent a request
 
     async def run(self, program: Program) -> tuple[Execution, float]:
         execution, queue_s = await self.queue.run(program)
@@ -51,6 +53,8 @@ SERVICE = web.AppKey("service", Service)
 async def logged(request: web.Request, handler: Handler) -> web.StreamResponse:
     """One line a request, without bodies, query or token."""
     service = request.app[SERVICE]
+    if request.transport is not None:
+        service.heard.add(request.transport)
     began = time.monotonic()
     status = 499  # the client went away
     try:
@@ -100,8 +104,8 @@ async def admitted(request: web.Request, handler: Handler) -> web.StreamResponse
     if token is not None and request.path != "/health":
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         by_header = scheme.lower() == "bearer" and _is_same(given.strip(), token)
-        segment = request.path.split("/")[1]
-        by_path = _is_same(segment, token)
+        _, _, rest = request.path.partition("/")  # a path may be "*", or nothing
+        by_path = _is_same(rest.partition("/")[0], token)
         if not (by_path or (by_header and "access" not in request.match_info)):
             raise web.HTTPUnauthorized(
                 text="a bad token or none: send `Authorization: Bearer TOKEN`", headers={"WWW-Authenticate": "Bearer"}

@@ -141,7 +141,7 @@ class Holder:
             low = [os.dup(descriptor) for descriptor in (cells, wake, status)]  # a limit bounds numbers, not how many
             for descriptor in (cells, wake, status):
                 os.close(descriptor)
-            files = self.open_files + _OWN_FILES
+            files = min(self.open_files + _OWN_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
             resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
             hold(*low)
         for descriptor in (cells, wake, status):

@@ -8,6 +8,7 @@ Standard library only, as all of a slot's side.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -57,13 +58,19 @@ class SharedRoot:
         """Everything that the job left goes, and the folder that rules name stays the same."""
         empty_folder(self.tmp_dir)
 
-    def is_full(self) -> bool:
-        """Whether the job's files take more than it may; looked at now and then, for want of a file system."""
+    def is_full(self, pids: list[str]) -> bool:
+        """Whether the job's files take more than it may; looked at now and then, for want of a file system.
+
+        `pids`: its processes, which may hold files that no folder names any more.
+        """
         size = count = 0
-        for status in _every_entry(self.tmp_dir):
-            size, count = size + status.st_blocks * 512, count + 1
-            if size > self._disk_mb << 20 or count > self._inodes + 2:
-                return True
+        try:
+            for status in itertools.chain(_every_entry(self.tmp_dir), _unlinked_files(pids)):
+                size, count = size + status.st_blocks * 512, count + 1
+                if size > self._disk_mb << 20 or count > self._inodes + 2:
+                    return True
+        except _HiddenFolder:
+            return True
         return False
 
     def _make(self) -> None:
@@ -87,16 +94,38 @@ def _allow_but(rules: landlock.Rules, path: str, hidden: list[str]) -> None:
                 _allow_but(rules, below, hidden)
 
 
+class _HiddenFolder(Exception):
+    """One that can't be looked into, or lies deeper than any path reaches."""
+
+
 def _every_entry(folder: str) -> Iterator[os.stat_result]:
     pending = [folder]
     while pending:
-        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
-            for entry in entries:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        yield status
+                        if stat.S_ISDIR(status.st_mode):
+                            pending.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):  # gone since it was seen
+            continue
+        except OSError as error:
+            raise _HiddenFolder from error
+
+
+def _unlinked_files(pids: list[str]) -> Iterator[os.stat_result]:
+    seen = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    yield status
-                    if stat.S_ISDIR(status.st_mode):
-                        pending.append(entry.path)
+                    status = os.stat(f"/proc/{pid}/fd/{name}")
+                    is_unlinked = stat.S_ISREG(status.st_mode) and not status.st_nlink
+                    if is_unlinked and (status.st_dev, status.st_ino) not in seen:
+                        seen.add((status.st_dev, status.st_ino))
+                        yield status
 
 
 def empty_folder(folder: str) -> None:
@@ -105,6 +134,7 @@ def empty_folder(folder: str) -> None:
     Nobody else may be writing there. Follows no link.
     """
     top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    prefix = f".moved-{os.urandom(8).hex()}"  # a name that no job could have foreseen
     try:
         number = 0
         while True:
@@ -112,12 +142,12 @@ def empty_folder(folder: str) -> None:
             if not names:
                 return
             for name in names:
-                number = _remove(top, name, number)
+                number = _remove(top, name, prefix, number)
     finally:
         os.close(top)
 
 
-def _remove(top: int, name: str, number: int) -> int:
+def _remove(top: int, name: str, prefix: str, number: int) -> int:
     status = os.stat(name, dir_fd=top, follow_symlinks=False)
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(name, dir_fd=top)
@@ -128,7 +158,7 @@ def _remove(top: int, name: str, number: int) -> int:
         for below in os.listdir(inner):
             if stat.S_ISDIR(os.stat(below, dir_fd=inner, follow_symlinks=False).st_mode):
                 os.chmod(below, 0o700, dir_fd=inner)
-                os.rename(below, f".moved-{os.getpid()}-{number}", src_dir_fd=inner, dst_dir_fd=top)
+                os.rename(below, f"{prefix}-{number}", src_dir_fd=inner, dst_dir_fd=top)
                 number += 1
             else:
                 os.unlink(below, dir_fd=inner)

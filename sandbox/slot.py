@@ -58,7 +58,11 @@ class Slot:
         self._slot_dir = make_slot_dir() if shares_root else ""
         self.cgroup: SlotCgroup | None = make_slot_cgroup(name)
         self._pid1 = -1
-        self._control, child_end = _socket_pair()
+        try:
+            self._control, child_end = _socket_pair()
+        except OSError as error:
+            self._remove_traces()
+            raise SlotLost(f"this process has no room for a slot: {error.strerror}") from error
         try:
             self._process = _start_process(child_end)
         except OSError as error:

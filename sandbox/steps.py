@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sandbox.fetch import EVERYTHING
 from sandbox.languages import PYTHON
-from sandbox.models import Execution, Limits, Program
+from sandbox.models import Execution, Limits, Program, inodes_of
 
 _CACHE_BYTES = 256 << 20
 _RUN_MAIN = "import sys\n{source}\nrun_main(open('main.py', encoding='utf-8').read(), sys.argv[1:])\n"
@@ -112,6 +112,10 @@ def run_program(program: Program, run: Callable[[Step], Execution], cache: Compi
     on_disk = sum(-(-len(content) // 4096) * 4096 for content in built.files.values())
     if on_disk > program.limits.disk_mb << 20:
         error = f"what it compiled to ({on_disk} bytes) exceeds disk_mb = {program.limits.disk_mb}"
+        return Execution(status="not_compiled", error=error, compile=report)
+    inodes = inodes_of(built.files)
+    if inodes > program.limits.disk_inodes:
+        error = f"what it compiled to ({inodes} files and folders) exceeds disk_inodes = {program.limits.disk_inodes}"
         return Execution(status="not_compiled", error=error, compile=report)
     return run(run_step(program, built.files)).model_copy(update={"compile": report})
 

@@ -17,7 +17,7 @@ from typing import Any
 TOKEN = "a-token-of-these-tests"
 
 _MAIN = """
-import json, logging, sys
+import json, logging, resource, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s %(message)s")
 import sandbox.server
 from sandbox import Program, Sandbox
@@ -30,6 +30,9 @@ async def twice(body, run):
 options = json.loads(sys.argv[1])
 port = options.pop("port")
 sandbox.server._BODY_S = options.pop("body_s", sandbox.server._BODY_S)
+sandbox.server._HEAD_S = options.pop("head_s", sandbox.server._HEAD_S)
+if most_files := options.pop("most_files", 0):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
 with Sandbox(slots=options["slots"]) as box:
     serve(make_app(box, extra_routes=[("POST", "/twice", twice)], **options), "127.0.0.1", port)
 """

@@ -414,3 +414,8 @@ def passage(path: str, target: str) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+
+
+def test_a_signal_that_a_program_sends_itself_is_no_limit(box: DockerSandbox) -> None:
+    execution = box.run_sync(Program(code="import os, signal; os.kill(os.getpid(), signal.SIGXCPU)"))
+    assert (execution.status, execution.signal, execution.limit) == ("finished", 24, None)

@@ -135,3 +135,22 @@ def test_open_files_are_capped(run):
     count, errno = map(int, run(code, open_files=32).stdout.split())
     assert count <= 29
     assert errno == 24
+
+
+HIDDEN_DISK = {
+    "files without a name": "f = os.open('.', os.O_TMPFILE | os.O_RDWR); os.write(f, bytes(3 << 20))",
+    "deleted files": "f = os.open(f'f{n}', os.O_RDWR | os.O_CREAT); os.write(f, bytes(3 << 20)); os.unlink(f'f{n}')",
+    "below any path": "os.mkdir('a' * 250); os.chdir('a' * 250); open('f', 'wb').write(bytes((n > 17) * 3 << 20))",
+    "in folders that nobody may read": "os.mkdir(f'd{n}', 0o300); open(f'd{n}/f', 'wb').write(bytes(3 << 20))",
+}
+
+
+@pytest.mark.parametrize("step", HIDDEN_DISK.values(), ids=HIDDEN_DISK)
+def test_disk_that_no_listing_shows_is_capped_too(run, step):
+    """The job is ended, or the disk itself says no before 8 MB are passed by far."""
+    code = (
+        f"import os, time\nfor n in range(24):\n    {step}\n    time.sleep(0.02)\ntime.sleep(0.3)\nprint('had it all')"
+    )
+    execution = run(code, disk_mb=8)
+    assert b"had it all" not in execution.stdout
+    assert (execution.status, execution.limit) == ("killed", "disk") or execution.exit_code == 1

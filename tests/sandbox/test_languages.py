@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from pydantic import ValidationError
 
 from sandbox import Limits, Program, Sandbox
 from sandbox.errors import ConfigError
@@ -117,6 +118,16 @@ def test_what_a_compile_leaves_must_fit_the_disk_of_the_run(box: Sandbox):
     execution = box.run_sync(Program(language=big, code="", limits=Limits(disk_mb=2, file_size_mb=1)))
     assert execution.status == "not_compiled"
     assert "disk_mb" in execution.error
+    many = Language(file="m", compile=("bash", "-c", "for n in {1..100}; do : > f$n; done"), run=("true",))
+    execution = box.run_sync(Program(language=many, code="", limits=Limits(disk_inodes=64)))
+    assert execution.status == "not_compiled"
+    assert "disk_inodes" in execution.error
+
+
+def test_a_command_without_a_program_is_refused():
+    for command in ((), ("",), ("", "x")):
+        with pytest.raises(ValidationError, match=r"first word|at least 1"):
+            Language(file="m", run=command)
 
 
 # --- files

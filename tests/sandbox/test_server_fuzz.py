@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import socket
 import subprocess
@@ -219,3 +220,27 @@ def test_the_document_holds_for_whatever_it_allows_and_forbids(small: Server, tm
     assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-2000:]
     assert small.metric('veriward_sandbox_jobs_total{status="finished"}') > ran
     assert small.ask("/health", token=None)[2]["running"] == 0
+
+
+@pytest.mark.parametrize("line", ["OPTIONS * HTTP/1.1", "CONNECT / HTTP/1.1", "GET // HTTP/1.1", "TRACE /x HTTP/1.1"])
+@pytest.mark.parametrize("token", ["", f"Authorization: Bearer {TOKEN}\r\n"], ids=["no token", "token"])
+def test_odd_requests_are_the_clients_fault(small: Server, line: str, token: str) -> None:
+    with socket.create_connection(("127.0.0.1", small.port), timeout=30) as connection:
+        connection.sendall(f"{line}\r\nHost: x\r\n{token}Connection: close\r\n\r\n".encode())
+        answer = connection.makefile("rb").readline()
+    assert 400 <= int(answer.split()[1]) < 500
+
+
+def test_connections_that_say_nothing_are_dropped_and_nobody_waits_for_them(second_fence: None) -> None:
+    """Under a limit of descriptors they would fill up the server (a breaker's find)."""
+    with serving(slots=1, head_s=0.5, most_files=96) as server:
+        silent = []
+        for _ in range(200):
+            with contextlib.suppress(OSError):
+                silent.append(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+        status, _, answer = server.ask("/v1/run", {"code": "print(1)"})
+        assert (status, answer["exit_code"]) == (200, 0)
+        assert silent[0].recv(1) == b""
+        for connection in silent:
+            connection.close()
+        assert "Traceback" not in server.stop()[1]

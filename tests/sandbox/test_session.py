@@ -194,6 +194,11 @@ async def test_a_session_may_have_as_few_descriptors_as_a_job(box: Backend):
         assert (await sh.run("ulimit -n")).stdout == b"8\n"
 
 
+async def test_a_session_may_have_as_many_descriptors_as_a_job(box: Backend):
+    async with box.session(limits=Limits(open_files=4096)) as python:
+        assert (await python.run("1 + 1")).stdout == b"2\n"
+
+
 async def test_threads_and_open_files_live_on_between_cells(python):
     await python.run("import threading\nevent, seen = threading.Event(), []\nf = open('log', 'w+')")
     await python.run(

@@ -396,3 +396,32 @@ def test_where_namespaces_are_refused_it_refuses_to_run_rather_than_run_weaker()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("refused: this machine can't run untrusted programs: missing namespaces"), done
     assert done.stdout.count("\n") == 1
+
+
+def test_a_program_that_makes_the_cleaners_own_names_costs_no_slot(box: Sandbox):
+    """Where jobs share the machine's root, folders are moved up to be removed."""
+    code = (
+        "import os\np, t = os.getppid(), os.environ['TMPDIR']\n"
+        "for i in range(300): open(f'{t}/.moved-{p}-{i}', 'w').close()\n"
+        "for i in range(300): os.mkdir(f'd{i}')\nprint('hello')"
+    )
+    execution = box.run_sync(Program(code=code))
+    assert (execution.status, execution.stdout) == ("finished", b"hello\n")
+
+
+def test_a_process_out_of_descriptors_is_unavailable_and_recovers():
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "import os, resource\nfrom sandbox import Sandbox, Program\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "with Sandbox(slots=1) as box:\n"
+        "    good = Program(code='print(1)')\n"
+        "    before = box.run_sync(good).stdout\n"
+        "    held = []\n"
+        "    try:\n        while True: held.append(os.dup(0))\n    except OSError: pass\n"
+        "    without = [box.run_sync(good).status for _ in range(3)]\n"
+        "    for descriptor in held: os.close(descriptor)\n"
+        "    print(before, without, box.run_sync(good).stdout)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "b'1\\n' ['unavailable', 'unavailable', 'unavailable'] b'1\\n'\n", done.stderr

@@ -90,15 +90,25 @@ def test_run_json_is_the_whole_result(program):
     ("arguments", "says"),
     [
         (["run", "/no/such/file.py"], "/no/such/file.py: No such file"),
-        (["run", "FILE", "--backend", "http:///x"], "http://host:port"),
+        *(
+            (["run", "FILE", "--backend", url], "http://host:port")
+            for url in ("http:///x", "http://[", "http://h:abc", "http://h:99999", "http://h:0", "http://a@h:1")
+        ),
+        (["serve", "--token-file", "TOKEN", "--host", "a..b"], "can't listen on a..b"),
+        (["serve", "--token-file", "TOKEN", "--host", "x" * 64], "can't listen on xxx"),
+        (["serve", "--token-file", "CONTROL"], "printable ASCII"),
+        (["run", "FILE", "--backend", "http://127.0.0.1:1", "--token-file", "CONTROL"], "printable ASCII"),
         (["serve", "--no-auth", "--host", "0.0.0.0", "--port", "0"], "loopback only"),
         (["serve", "--token-file", "/no/such/token"], "/no/such/token: No such file"),
         (["serve", "--no-auth", "--require", "luck"], "'luck' is no guarantee"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(program, capsys, arguments, says):
-    file = program("print(1)")
-    assert main(["sandbox", *(file if word == "FILE" else word for word in arguments)]) == 1
+def test_what_is_wrong_is_said_in_one_line(program, tmp_path, capsys, arguments, says):
+    files = {"FILE": program("print(1)"), "TOKEN": str(tmp_path / "token"), "CONTROL": str(tmp_path / "control")}
+    for name, text in (("token", "secret"), ("control", "a\nb")):
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_text(text)
+    assert main(["sandbox", *(files.get(word, word) for word in arguments)]) == 1
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
@@ -124,6 +134,14 @@ def test_wrong_usage_exits_with_2(program, capsys, arguments, says):
         main(["sandbox", *(file if word == "FILE" else word for word in arguments)])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_check_goes_on_where_docker_host_is_no_address(monkeypatch, capsys):
+    monkeypatch.setenv("DOCKER_HOST", "http://[")
+    main(["sandbox", "check"])
+    said = capsys.readouterr().out
+    assert "local backend" in said
+    assert "docker backend: not here: " in said
 
 
 def test_a_token_that_others_may_read_is_refused(tmp_path, capsys):
