@@ -136,13 +136,17 @@ def _make_devices() -> None:
 
 
 def _mount_proc() -> int:
-    """Processes only: `subset=pid` leaves out /proc/sys, so there is no core_pattern to write."""
+    """Processes only: `subset=pid` leaves out /proc/sys, so there is no core_pattern to write.
+
+    Jobs see the upper of two, without processes that are not theirs to look into. The lower one shows
+    the slot also those that hide by not being dumpable.
+    """
     try:
+        linux.mount("proc", "/proc", "proc", _PROC_FLAGS, "subset=pid")
+        beneath = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         linux.mount("proc", "/proc", "proc", _PROC_FLAGS, "subset=pid,hidepid=2")
     except OSError:  # a container that masks parts of /proc forbids a new one; a job can live without
         return -1
-    beneath = os.open("/proc", os.O_PATH | os.O_CLOEXEC)
-    linux.mount("/proc", "/proc", None, linux.MS_BIND)
     linux.restrict_mount("/proc", linux.MOUNT_ATTR_RDONLY, recursive=False)
     return beneath
 

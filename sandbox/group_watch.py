@@ -40,7 +40,7 @@ class GroupWatch(Watch):
             self.limit = "disk"
         elif self._cpu_s(pids) > self.request["cpu_s"]:
             self.limit = "cpu"
-        elif self.watches.memory and memory_kb(pids) > self.request["memory_mb"] * 1024:
+        elif self.watches.memory and memory_kb(self.watches.proc, pids) > self.request["memory_mb"] * 1024:
             self.limit = "memory"
         return self.limit != "-"
 

@@ -124,3 +124,10 @@ def drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()
     syscall(_CAPSET, header, none, what="capset")
+
+
+def set_file_system_ids(uid: int) -> None:
+    """Look at files, and at other processes, as this user and group of the same number; 0 for oneself again."""
+    if os.geteuid() == 0:
+        _libc.setfsgid(uid)
+        _libc.setfsuid(uid)

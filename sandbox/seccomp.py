@@ -237,9 +237,6 @@ def build_filter(machine: str, *, shares_root: bool = False) -> bytes:
         program += _guard(number, [_argument(0), *_allow_only((_AF_UNIX,), EACCES)])
     program += _guard(_IOCTL[column], [_argument(1), *_refuse_only((_TIOCSTI, _TIOCLINUX))])
     program += _guard(_FCNTL[column], [_argument(1), *_refuse_only((_F_SETLEASE, _F_NOTIFY))])
-    # One that may not be dumped could not be watched.
-    hiding = [_argument(0), _instruction(_JEQ, linux.PR_SET_DUMPABLE, 1, 0), allow]
-    program += _guard(_PRCTL[column], [*hiding, _argument(1), *_allow_only((1,), EPERM)])
     for name, row in _ONLY_ON_SELF.items():
         itself = [_argument(row[2]), _instruction(_JEQ, 0, 1, 0), refuse]
         program += _guard(row[column], [*itself, _argument(0), *_refuse_only(_NOT_ON_A_UID.get(name, ()))])
@@ -262,6 +259,9 @@ def _guards_on_a_shared_root(column: int) -> list[bytes]:
     kind = [_argument(1), _instruction(_AND, 0xF), *_allow_only((_SOCK_STREAM, _SOCK_SEQPACKET), EACCES)]
     program += _guard(_SOCKETPAIR[column], [*of_unix, *kind])
     program += _guard(_IOCTL[column], [_argument(1), *_allow_only(_HARMLESS_IOCTLS, ENOTTY)])
+    # One that may not be dumped could not be watched.
+    hiding = [_argument(0), _instruction(_JEQ, linux.PR_SET_DUMPABLE, 1, 0), allow]
+    program += _guard(_PRCTL[column], [*hiding, _argument(1), *_allow_only((1,), EPERM)])
     # Neither a flag of open nor an entry of any folder would show such a file to who counts the disk.
     for *numbers, flags in _OPENS:
         if (number := numbers[column]) is not None:

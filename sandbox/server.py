@@ -259,8 +259,8 @@ async def _serve(app: web.Application, host: str, port: int) -> None:
         bound = listener.sockets[0].getsockname()[1]
         print(f"sandbox server on http://{f'[{host}]' if ':' in host else host}:{bound}", flush=True)
         await told.wait()
-        listener.close()
         await asyncio.gather(service.queue.drain(), service.sessions.drain())
+        listener.close()
     finally:
         await runner.cleanup()
 

@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from sandbox import landlock
+from sandbox import landlock, linux
 
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
@@ -65,7 +65,7 @@ class SharedRoot:
         """
         size = count = 0
         try:
-            for status in itertools.chain(_every_entry(self.tmp_dir), _unlinked_files(pids)):
+            for status in itertools.chain(_every_entry(self.tmp_dir), _unlinked_files(pids, self._uid)):
                 size, count = size + status.st_blocks * 512, count + 1
                 if size > self._disk_mb << 20 or count > self._inodes + 2:
                     return True
@@ -115,17 +115,27 @@ def _every_entry(folder: str) -> Iterator[os.stat_result]:
             raise _HiddenFolder from error
 
 
-def _unlinked_files(pids: list[str]) -> Iterator[os.stat_result]:
+def _unlinked_files(pids: list[str], uid: int) -> Iterator[os.stat_result]:
+    """`uid`: the job's own, or 0 where it has ours; only as that one may its descriptors be looked at."""
     seen = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    status = os.stat(f"/proc/{pid}/fd/{name}")
-                    is_unlinked = stat.S_ISREG(status.st_mode) and not status.st_nlink
-                    if is_unlinked and (status.st_dev, status.st_ino) not in seen:
-                        seen.add((status.st_dev, status.st_ino))
-                        yield status
+    linux.set_file_system_ids(uid)
+    try:
+        for path in [path for pid in pids for path in _open_files(pid)]:
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                is_unlinked = stat.S_ISREG(status.st_mode) and not status.st_nlink
+                if is_unlinked and (status.st_dev, status.st_ino) not in seen:
+                    seen.add((status.st_dev, status.st_ino))
+                    yield status
+    finally:
+        linux.set_file_system_ids(0)
+
+
+def _open_files(pid: str) -> list[str]:
+    try:
+        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        return []
 
 
 def empty_folder(folder: str) -> None:

@@ -59,6 +59,7 @@ class Watches(NamedTuple):
     cpu: bool
     memory: bool
     meter: CpuMeter
+    proc: int  # a descriptor of one that shows every process of a job
 
 
 class Place(Protocol):
@@ -159,42 +160,43 @@ class Watch:
     def _over_a_total(self) -> bool:
         """Sums over all processes of the job, which no rlimit bounds."""
         by_process = self.watches.memory or (self.watches.cpu and not self.watches.meter)
-        pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"] if by_process else []
+        pids = [name for name in os.listdir(self.watches.proc) if name.isdigit() and name != "1"] if by_process else []
         if self._cpu_s(pids) > self.request["cpu_s"]:
             self.limit = "cpu"
-        elif self.watches.memory and memory_kb(pids) > self.request["memory_mb"] * 1024:
+        elif self.watches.memory and memory_kb(self.watches.proc, pids) > self.request["memory_mb"] * 1024:
             self.limit = "memory"
         return self.limit != "-"
 
     def _cpu_s(self, pids: list[str]) -> float:
         if self.watches.meter:
             return self.watches.meter.of_job_s()
-        return sum(cpu_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK")
+        return sum(cpu_ticks(self.watches.proc, pid) for pid in pids) / os.sysconf("SC_CLK_TCK")
 
 
-def cpu_ticks(pid: str) -> int:
+def cpu_ticks(proc: int, pid: str) -> int:
     """User and system time of a process and of the children it waited for."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        fields = _read(proc, f"{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return 0
     return sum(int(field) for field in fields[11:15])
 
 
-def memory_kb(pids: list[str]) -> int:
+def memory_kb(proc: int, pids: list[str]) -> int:
     """Memory of all processes together, pages shared by forks counted once (proportional set size)."""
-    total = 0
-    for pid in pids:
-        total += _kb_of(pid, "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"))
-    return total
+    return sum(_kb_of(proc, pid, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:")) for pid in pids)
 
 
-def _kb_of(pid: str, name: str, keys: tuple[str, ...]) -> int:
+def _kb_of(proc: int, pid: str, name: str, keys: tuple[bytes, ...]) -> int:
     try:
-        with open(f"/proc/{pid}/{name}") as file:
-            return sum(int(line.split()[1]) for line in file if line.startswith(keys))
+        lines = _read(proc, f"{pid}/{name}").splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith(keys))
     except PermissionError:  # of another uid, or hidden by itself: what is shared counts for each that has it
-        return 0 if name == "status" else _kb_of(pid, "status", ("RssAnon:", "RssShmem:"))
+        return 0 if name == "status" else _kb_of(proc, pid, "status", (b"RssAnon:", b"RssShmem:"))
     except (OSError, ValueError):
         return 0
+
+
+def _read(proc: int, path: str) -> bytes:
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc), "rb") as file:
+        return file.read()

@@ -137,14 +137,16 @@ class Kit:
             if setup.sci_dirs:
                 self.place.link_packages(setup.sci_dirs)
             self.ruleset = self.place.ruleset(self.landlock_abi, shown, setup.package_dirs, setup.sci_dirs)
-            self.proc = os.open("/proc", os.O_PATH | os.O_CLOEXEC)
+            self.proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         else:
             self.place = confine.OwnRoot(shown, setup.package_dirs, setup.sci_dirs, setup.job_uid)
             self.proc = self.place.proc
             if self.landlock_abi:
                 self.ruleset = self.place.ruleset(self.landlock_abi)
         self.has_proc = self.proc >= 0
-        self.watches = Watches(cpu=self.has_proc, memory=self.has_proc and setup.watch_memory, meter=meter)
+        self.watches = Watches(
+            cpu=self.has_proc, memory=self.has_proc and setup.watch_memory, meter=meter, proc=self.proc
+        )
         linux.drop_bounding_capabilities()
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
