@@ -29,6 +29,7 @@ def test_every_block_is_covered_by_a_test_here_or_is_a_make_line_or_output():
         *blocks("python", ""),
         *blocks("sh", "veriward train ./my_env.py"),
         *blocks("sh", "make "),
+        *blocks("sh", "veriward sandbox check"),
         *blocks("text", ""),
     }
     assert [text for _, text in BLOCKS if text not in covered] == []
@@ -43,6 +44,31 @@ def test_the_env_of_the_readme_trains_with_the_command_of_the_readme(tmp_path):
     output = run([sys.executable, "-m", "veriward", *arguments], tmp_path)
     assert "pass@1" in output
     assert (next((tmp_path / "runs").iterdir()) / "report.html").is_file()
+
+
+def test_the_sandboxs_commands_check_run_and_serve(tmp_path):
+    (block,) = blocks("sh", "veriward sandbox check")
+    check, program, token, serve = (line.partition("#")[0].strip() for line in block.splitlines())
+    (tmp_path / "prog.py").write_text("print(6 * 7)")
+    assert "languages: python" in run(_here(check), tmp_path)
+    assert run(_here(program), tmp_path) == "42\n"
+    run(["sh", "-c", token], tmp_path)
+    assert "--port 8080" in serve  # which may be taken here
+    server = subprocess.Popen(
+        _here(serve.replace("8080", "0")), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert server.stdout.readline().startswith("sandbox server on http://127.0.0.1:")
+    finally:
+        server.terminate()
+        server.communicate(timeout=30)
+    assert server.returncode == 0
+
+
+def _here(command: str) -> list[str]:
+    program, *arguments = command.split()
+    assert program == ".venv/bin/veriward"
+    return [sys.executable, "-m", "veriward", *arguments]
 
 
 def test_the_env_of_the_readme_has_at_most_twelve_lines_of_code():
