@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from envs.base import Env, Golden, Reply, Task
     from envs.registry import load_env
+    from rewards.instructions import instruction_verdict
     from rewards.mathematics import math_verdict
     from rewards.programs import code_verdict
+    from rewards.tool_calls import tool_verdict
     from rewards.verdict import Verdict
     from sandbox.local import Sandbox
     from sandbox.models import Program
@@ -34,8 +36,10 @@ __all__ = [
     "Verdict",
     "code_verdict",
     "evaluate",
+    "instruction_verdict",
     "load_env",
     "math_verdict",
+    "tool_verdict",
     "train",
 ]
 
@@ -49,8 +53,10 @@ _HOMES = {
     "Verdict": "rewards.verdict",
     "code_verdict": "rewards.programs",
     "evaluate": "trainer.evaluation",
+    "instruction_verdict": "rewards.instructions",
     "load_env": "envs.registry",
     "math_verdict": "rewards.mathematics",
+    "tool_verdict": "rewards.tool_calls",
     "train": "trainer.train",
 }
 _ROOMS = ("sandbox", "rewards", "envs", "trainer")

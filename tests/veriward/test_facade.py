@@ -16,7 +16,7 @@ import veriward
 
 ROOT = Path(veriward.__file__).resolve().parent.parent
 HEAVY = ("torch", "transformers", "vllm", "verifiers", "datasets", "trl")
-UNNEEDED = (*HEAVY, "rich", "plotly", "pydantic", "aiohttp", "math_verify", "sympy", "numpy")
+UNNEEDED = (*HEAVY, "rich", "plotly", "pydantic", "aiohttp", "math_verify", "sympy", "numpy", "langdetect")
 PUBLIC = {
     "Env",
     "Golden",
@@ -27,8 +27,10 @@ PUBLIC = {
     "Verdict",
     "code_verdict",
     "evaluate",
+    "instruction_verdict",
     "load_env",
     "math_verdict",
+    "tool_verdict",
     "train",
 }
 BLOCKED = f"""
