@@ -31,8 +31,9 @@ def _code(row: dict[str, Any]) -> Verdict:
     mode = _one_of(row, "mode", ("stdio", "call", "assert", "response"))
     seconds = row.get("time_limit", 10)
     limits = Limits(wall_s=seconds, cpu_s=seconds, memory_mb=row.get("memory_mb", 512))
-    code = extract_code(row["program"]) if mode == "response" else row["program"]
-    return code_verdict(code, _tests(row, mode), language=row.get("language", "python"), limits=limits)
+    language = row.get("language", "python")
+    code = extract_code(row["program"], language) if mode == "response" else row["program"]
+    return code_verdict(code, _tests(row, mode), language=language, limits=limits)
 
 
 def _tests(row: dict[str, Any], mode: str) -> Any:

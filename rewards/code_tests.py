@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import sys
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -85,9 +86,18 @@ class AssertTests(_Tests):
         return not any(isinstance(node, (ast.Assert, ast.Raise)) for node in nodes)
 
     def candidate_names(self) -> list[str]:
-        """The functions that calls are relayed for."""
-        called = _called_and_undefined(self.code, self.setup) if not self.entry_point else set()
-        return sorted(called | {self.entry_point} - {""})
+        """The functions that calls are relayed for.
+
+        Where the tests call nothing but built-ins, the program's function has a built-in's name, and it
+        is the one that every assertion calls (MBPP/126 has a `sum`).
+        """
+        if self.entry_point:
+            return [self.entry_point]
+        return sorted(_called_and_undefined(self.code, self.setup) or _builtins_of_every_assertion(self.code))
+
+    def full_setup(self) -> str:
+        """`setup`, and imports of the standard modules that the assertions use without (MBPP/596: `sys`)."""
+        return "\n".join([self.setup, *(f"import {name}" for name in sorted(_modules_not_imported(self)))])
 
 
 CodeTests = CallTests | StdioTests | AssertTests
@@ -139,16 +149,36 @@ def _with_checker(tests: _Counted, chosen: str) -> _Counted:
     return tests
 
 
-def _called_and_undefined(code: str, setup: str) -> set[str]:
-    called: set[str] = set()
-    defined: set[str] = set(dir(builtins))
-    for node in [*ast.walk(ast.parse(code)), *ast.walk(ast.parse(setup))]:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            called.add(node.func.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+def _builtins_of_every_assertion(code: str) -> set[str]:
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Assert):
+            calls = [call.func for call in ast.walk(node) if isinstance(call, ast.Call)]
+            found.append({func.id for func in calls if isinstance(func, ast.Name)} & set(dir(builtins)))
+    return set.intersection(*found) if found else set()
+
+
+def _modules_not_imported(tests: AssertTests) -> set[str]:
+    nodes = [*ast.walk(ast.parse(tests.code)), *ast.walk(ast.parse(tests.setup))]
+    bases = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
+    return (bases & sys.stdlib_module_names) - _defined(nodes)
+
+
+def _defined(nodes: list[ast.AST]) -> set[str]:
+    defined: set[str] = set()
+    for node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             defined.add(node.name)
+        elif isinstance(node, ast.arg):
+            defined.add(node.arg)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             defined.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             defined.add(node.id)
-    return called - defined
+    return defined
+
+
+def _called_and_undefined(code: str, setup: str) -> set[str]:
+    nodes = [*ast.walk(ast.parse(code)), *ast.walk(ast.parse(setup))]
+    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    return called - _defined(nodes) - set(dir(builtins))

@@ -18,7 +18,13 @@ _MARKER = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _FENCE = re.compile(r"[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[\w+#.-]*)")
-_PYTHON_TAGS = frozenset({"python", "py", "python3", "py3", "python2", "ipython"})
+_TAGS = {
+    "python": frozenset({"python", "py", "python3", "py3", "python2", "ipython"}),
+    "c": frozenset({"c"}),
+    "cpp": frozenset({"cpp", "c++", "cxx", "cc"}),
+    "bash": frozenset({"bash", "sh", "shell"}),
+    "javascript": frozenset({"javascript", "js", "node", "nodejs"}),
+}
 _SCANNED_CHARACTERS = 200_000
 
 
@@ -62,14 +68,15 @@ def outside_thoughts(text: str) -> str:
     return visible.split(_THINK_OPEN, 1)[0]
 
 
-def extract_code(text: str) -> str:
-    """The program in a reply: its last Python-tagged fence, else its last fence, else all of it.
+def extract_code(text: str, language: str = "python") -> str:
+    """The program in a reply: its last fence tagged as that language, else its last fence, else all of it.
 
     A later untagged fence is usually a sample run, not code (open-r1's extract_code took it).
     """
     visible = outside_thoughts(text)
     blocks = _fenced_blocks(visible)
-    tagged = [code for tag, code in blocks if tag.lower() in _PYTHON_TAGS]
+    tags = _TAGS.get(language, frozenset({language}))
+    tagged = [code for tag, code in blocks if tag.lower() in tags]
     return (tagged or [code for _, code in blocks] or [visible])[-1]
 
 

@@ -94,7 +94,7 @@ class Checker(_Conversation):
         self._nonce = secrets.token_hex(16)
 
     def load(self, tests: AssertTests) -> None:
-        message = {"nonce": self._nonce, "setup": tests.setup, "tests": tests.code}
+        message = {"nonce": self._nonce, "setup": tests.full_setup(), "tests": tests.code}
         try:
             answer = self._ask({**message, "names": tests.candidate_names(), "candidate": tests.entry_point})
         except Ended as ended:
@@ -165,6 +165,9 @@ def how_it_ended(execution: Execution) -> Verdict:
     if execution.status == "killed":
         why = f"over its {execution.limit} limit" if execution.limit else execution.error or "stopped"
         return Verdict.failed("crashed", why)
+    if execution.status == "not_compiled":
+        said = execution.compile.stderr.decode(errors="replace").strip() if execution.compile else ""
+        return Verdict.failed("crashed", f"it does not compile: {said[:300] or execution.error}")
     how = f"signal {execution.signal}" if execution.signal else f"exit code {execution.exit_code}"
     last_words = execution.stderr.decode(errors="replace").strip().splitlines()[-1:]
     return Verdict.failed("crashed", ": ".join([f"ended with {how}", *(line[:300] for line in last_words)]))

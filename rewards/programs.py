@@ -19,11 +19,14 @@ from rewards.in_sandbox import encode
 from rewards.jobs import Candidate, Checker, Ended, Judge, candidate_job, checker_job, how_it_ended, judge_job, shown
 from rewards.verdict import Status, Verdict
 from sandbox import Execution, Limits, Program, Sandbox, default_sandbox
+from sandbox.languages import LANGUAGES
 
 # A conversation never waits for a slot, so without turns a burst of verdicts would share the CPUs
 # and run into their limits (verifiers#831).
 _turns = threading.BoundedSemaphore(os.cpu_count() or 1)
 _KNOWN_GOOD = Program(code="pass")
+_EMPTY_PROGRAMS = {"c": "int main() { return 0; }", "cpp": "int main() { return 0; }"}  # else nothing at all
+_NOT_FOUND = 127
 _MAX_CODE_CHARACTERS = 1 << 20
 
 
@@ -36,19 +39,20 @@ def code_verdict(
     sandbox: Sandbox | None = None,
 ) -> Verdict:
     """Judge a program (what `extract_code` finds in a reply) by CallTests, StdioTests or AssertTests
-    (or their plain forms, see `as_code_tests`). `limits` hold for each job: one job for all calls or
-    assertions, one for each case of standard input.
+    (or their plain forms, see `as_code_tests`); in another of `sandbox.languages.LANGUAGES` than
+    Python by StdioTests. `limits` hold for each job: one job for all calls or assertions, one for
+    each case of standard input.
 
     Correct means all cases pass; `parts["passed"]` is the share that did, where cases are counted.
     `detail` tells the first failing case and quotes expected values: it is for people, never for
     the policy. Blocking; safe from any thread and inside a running loop. Never raises for what
     program or tests hold; VeriwardError where this machine cannot confine programs at all.
     """
-    if language != "python":
-        return Verdict.unscored(f"no runner for language {language!r}")
+    if language not in LANGUAGES:
+        return Verdict.unscored(f"language {language!r:.40} is none of {', '.join(LANGUAGES)}")
     try:
         suite = as_code_tests(tests)
-        cause = _unusable(suite)
+        cause = _unusable(suite, language)
     except (ValueError, TypeError, SyntaxError) as error:
         cause = str(error)
     if cause:
@@ -57,7 +61,7 @@ def code_verdict(
         return Verdict.failed("unparsed", f"the program is of type {type(code).__name__}, not text")
     if len(code) > _MAX_CODE_CHARACTERS or not _is_text(code):
         return Verdict.failed("unparsed", f"no program: over {_MAX_CODE_CHARACTERS} characters, or not Unicode text")
-    return _judged(_Jobs(code, limits or Limits(), sandbox or default_sandbox()), suite)
+    return _judged(_Jobs(code, language, limits or Limits(), sandbox or default_sandbox()), suite)
 
 
 async def code_verdict_async(
@@ -72,9 +76,11 @@ async def code_verdict_async(
     return await asyncio.to_thread(code_verdict, code, tests, language=language, limits=limits, sandbox=sandbox)
 
 
-def _unusable(suite: CodeTests) -> str:
+def _unusable(suite: CodeTests, language: str) -> str:
     """Why nothing can be judged by these tests, "" when something can. Raises ValueError, TypeError
     or SyntaxError for some causes. All are found before the program, which must not decide this, runs."""
+    if language != "python" and not isinstance(suite, StdioTests):
+        return f"calls and assertions are judged in Python only, a {language} program by what it prints"
     if isinstance(suite, AssertTests):
         return "the test code asserts nothing" if suite.is_empty() else ""
     if isinstance(suite, CallTests):
@@ -96,8 +102,8 @@ def _is_text(text: str) -> bool:
 class _Jobs:
     """The jobs that one verdict opens, all on one sandbox and under the same limits."""
 
-    def __init__(self, code: str, limits: Limits, sandbox: Sandbox) -> None:
-        self.code, self.limits, self.sandbox = code, limits, sandbox
+    def __init__(self, code: str, language: str, limits: Limits, sandbox: Sandbox) -> None:
+        self.code, self.language, self.limits, self.sandbox = code, language, limits, sandbox
 
     def candidate(self) -> AbstractContextManager[Candidate]:
         return candidate_job(self.sandbox, self.limits, self.code)
@@ -109,7 +115,17 @@ class _Jobs:
         return judge_job(self.sandbox, self.limits, checker_code) if checker_code else nullcontext()
 
     def run(self, stdin: str) -> Execution:
-        return self.sandbox.run_sync(Program(code=self.code, stdin=stdin.encode(), limits=self.limits))
+        program = Program(language=self.language, code=self.code, stdin=stdin.encode(), limits=self.limits)
+        return self.sandbox.run_sync(program)
+
+    def lacks_its_tools(self, execution: Execution) -> bool:
+        """Whether a command was not found that the sandbox should have: no fault of the program's."""
+        ended = execution.compile if execution.status == "not_compiled" else execution
+        if ended is None or ended.exit_code != _NOT_FOUND or self.language == "python":
+            return False
+        empty = Program(language=self.language, code=_EMPTY_PROGRAMS.get(self.language, ""))
+        probe = self.sandbox.run_sync(empty)
+        return probe.exit_code == _NOT_FOUND or (probe.compile is not None and probe.compile.exit_code == _NOT_FOUND)
 
 
 def _judged(jobs: _Jobs, suite: CodeTests) -> Verdict:
@@ -199,8 +215,10 @@ def _judged_by_output(jobs: _Jobs, tests: StdioTests) -> Verdict:
         executions.append(jobs.run(case.input))
         if executions[-1].status == "unavailable":
             return how_it_ended(executions[-1])
-        if executions[-1].status == "timeout":
-            break  # each further case could cost its whole limit again
+        if jobs.lacks_its_tools(executions[-1]):
+            return Verdict.unscored(f"the sandbox has no tools for {jobs.language}")
+        if executions[-1].status in ("timeout", "not_compiled"):
+            break  # each further case could cost its whole limit again, or ends alike
     tally = _Tally(len(tests.cases))
     # Opened after the runs, so that their time does not count against it.
     with jobs.judge(tests.checker_code) as judge:

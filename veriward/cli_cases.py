@@ -64,7 +64,7 @@ def _report(judged: list[Judged]) -> None:
     counts: dict[str, Counter[str]] = {}
     for one in judged:
         kind = counts.setdefault(one.case.kind, Counter())
-        kind.update(cases=1, agree=one.agrees, arguable=one.case.is_arguable)
+        kind.update(cases=1, agree=int(one.agrees), arguable=int(one.case.is_arguable))
     columns = ("kind", "cases", "agree", "arguable")
     say_table("cases", columns, [(kind, *(str(n[key]) for key in columns[1:])) for kind, n in sorted(counts.items())])
     for one in judged:

@@ -98,10 +98,14 @@ def test_extraction_is_linear_in_hostile_text(text: str) -> None:
     """Compares CPU times of two sizes: four times the text may not cost sixteen times the time."""
 
     def cpu_s(size: int) -> float:
-        start = time.process_time()
-        extract_answer(text[:size])
-        extract_code(text[:size])
-        return time.process_time() - start
+        """Of this thread, at its best: others of the process, and the collector, have work of their own."""
+        found = []
+        for _ in range(3):
+            start = time.thread_time()
+            extract_answer(text[:size])
+            extract_code(text[:size])
+            found.append(time.thread_time() - start)
+        return min(found)
 
     whole = len(text)
     assert cpu_s(whole) < 9 * max(cpu_s(whole // 4), 0.01)

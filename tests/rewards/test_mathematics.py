@@ -37,16 +37,6 @@ def test_all_labels_of_gsm8ks_model_solutions_are_agreed_with(shared_data: Calla
     assert (len(agreed), sum(agreed)) == (5276, 5276)
 
 
-def test_every_undisputed_case_is_judged_as_labelled(shared_data: Callable[[str], Path]) -> None:
-    disagreements = []
-    for case in map(json.loads, shared_data("cases/math.jsonl").read_text().splitlines()):
-        rules = MathRules(is_whole_text=case["mode"] == "answer", timeout_s=1.0 if case["kind"] == "hang" else 10.0)
-        verdict = math_verdict(case["prediction"], case["gold"], rules=rules)
-        if (verdict.status == "correct") != case["expected"] and not case.get("arguable"):
-            disagreements.append((case["id"], case["kind"], verdict))
-    assert disagreements == []
-
-
 @pytest.mark.parametrize(
     ("answer", "reference"),
     [

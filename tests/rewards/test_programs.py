@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from rewards.code_tests import AssertTests, CallTests, StdioTests
-from rewards.extraction import extract_code
+from rewards.code_tests import AssertTests, CallTests
 from rewards.programs import code_verdict, code_verdict_async
 from rewards.verdict import Verdict
 from sandbox import Execution, Job, Limits, Program, Sandbox, SlotLost
+from sandbox.languages import LANGUAGES
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the local sandbox needs Linux")
 
@@ -424,31 +424,75 @@ def test_all_humaneval_solutions_pass_and_none_that_returns_none(shared_data: Ca
     assert len(found) == 164
 
 
-EXPECTED = {"accepted": "correct", "wrong_answer": "wrong", "runtime_error": "crashed", "time_limit": "timeout"}
+DOUBLED = {
+    "python": "print(int(input()) * 2)",
+    "c": '#include <stdio.h>\nint main() { int n; scanf("%d", &n); printf("%d\\n", n * 2); }',
+    "cpp": "#include <iostream>\nint main() { int n; std::cin >> n; std::cout << n * 2; }",
+    "bash": "read n; echo $((n * 2))",
+    "javascript": "console.log(parseInt(require('fs').readFileSync(0)) * 2)",
+}
+DOUBLES = [{"input": "4\n", "output": "8\n"}, {"input": "-3\n", "output": "-6\n"}]
 
 
-def case_tests(case: dict[str, Any]) -> Any:
-    name, _, tolerance = case["checker"].partition(":")
-    options: dict[str, Any] = {"float_tolerance": float(tolerance)} if tolerance else {}
-    if name == "python":
-        name, options["checker_code"] = "checker", case["checker_code"]
-    if case["mode"] == "assert":
-        return case["tests"]
-    if case["mode"] == "call":
-        comparison = name if name in ("set", "checker") else "json"
-        return CallTests(
-            function=case["tests"]["fn_name"], cases=case["tests"]["cases"], comparison=comparison, **options
-        )
-    return StdioTests(cases=case["tests"], checker=name, **options)
+@pytest.mark.parametrize("language", DOUBLED)
+def test_programs_of_every_language_are_judged_by_what_they_print(language: str) -> None:
+    code = DOUBLED[language]
+    assert code_verdict(code, DOUBLES, language=language).status == "correct"
+    assert code_verdict(code.replace("* 2", "* 3"), DOUBLES, language=language).status == "wrong"
 
 
-def test_every_undisputed_case_is_judged_as_labelled(shared_data: Callable[[str], Path]) -> None:
-    disagreements = []
-    for case in map(json.loads, shared_data("cases/code.jsonl").read_text().splitlines()):
-        seconds = case.get("time_limit", 10)
-        limits = Limits(wall_s=seconds, cpu_s=seconds, memory_mb=case.get("memory_mb", 512))
-        code = extract_code(case["program"]) if case["mode"] == "response" else case["program"]
-        verdict = code_verdict(code, case_tests(case), limits=limits)
-        if verdict.status != EXPECTED[case["expected"]] and not case.get("arguable"):
-            disagreements.append((case["id"], case["kind"], verdict))
-    assert disagreements == []
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_a_program_that_does_not_compile_is_crashed_and_says_why(language: str) -> None:
+    verdict = code_verdict("int main() { return x; }", DOUBLES, language=language)
+    assert verdict.status == "crashed"
+    assert "does not compile" in verdict.detail
+    assert "'x'" in verdict.detail.replace("\u2018", "'").replace("\u2019", "'")
+
+
+def test_a_language_that_is_none_or_can_not_be_called_into_is_unscored() -> None:
+    assert "none of python" in code_verdict("", DOUBLES, language="cobol").detail
+    verdict = code_verdict("int f() { return 1; }", "assert f() == 1", language="c")
+    assert (verdict.status, "in Python only" in verdict.detail) == ("unscored", True)
+
+
+def test_a_command_that_the_sandbox_lacks_is_not_the_programs_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = LANGUAGES["bash"].model_copy(update={"run": ("no-such-shell", "main.sh")})
+    monkeypatch.setitem(LANGUAGES, "bash", missing)
+    assert code_verdict("echo 8", DOUBLES, language="bash").status == "unscored"
+    monkeypatch.undo()
+    assert code_verdict("exit 127", DOUBLES, language="bash").status == "crashed"
+
+
+def test_a_program_may_name_its_function_like_a_builtin() -> None:
+    """MBPP/126: a `sum` of common divisors. The built-in would pass or fail by itself."""
+    tests = ["assert sum(10, 15) == 6", "assert sum(100, 150) == 93"]
+    good = "import builtins\ndef sum(a, b):\n    return builtins.sum(n for n in range(1, b) if a % n == b % n == 0)"
+    assert code_verdict(good, tests).status == "correct"
+    assert code_verdict("def sum(a, b): return 6", tests).status == "wrong"
+    assert code_verdict("x = 1", tests).status == "wrong"
+
+
+def test_a_builtin_that_the_tests_use_stays_theirs() -> None:
+    tests = ["assert len(f(3)) == 3", "assert len(f(4)) == 4"]
+    assert code_verdict("def f(n): return [0] * n", tests).status == "correct"
+    cheat = "class A(list): pass\ndef f(n): return n\ndef len(n): return n"
+    assert code_verdict(cheat, tests).status == "wrong"
+
+
+def test_standard_modules_that_assertions_use_are_imported_for_them() -> None:
+    """MBPP/596 compares with `sys.getsizeof` and imports it in the solution only."""
+    assert code_verdict("def f(): return 4", ["assert f() == math.sqrt(16)"]).status == "correct"
+    assert code_verdict("def f(): return 4", ["assert f() == maths.sqrt(16)"]).status == "wrong"
+
+
+def test_every_solution_of_mbpp_passes_its_assertions(shared_data: Callable[[str], Path]) -> None:
+    rows = json.loads(shared_data("data/mbpp/sanitized-mbpp.json").read_text())
+
+    def judged(row: dict[str, Any]) -> Verdict:
+        tests = {"code": "\n".join(row["test_list"]), "setup": "\n".join(row["test_imports"])}
+        return code_verdict(row["code"], tests, limits=Limits(wall_s=60, cpu_s=60))
+
+    with ThreadPoolExecutor(2) as threads:
+        verdicts = list(threads.map(judged, rows))
+    assert [(row["task_id"], v) for row, v in zip(rows, verdicts, strict=True) if v.status != "correct"] == []
+    assert len(rows) == 427

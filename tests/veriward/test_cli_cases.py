@@ -34,7 +34,9 @@ def file(tmp_path: Path):
 def test_agreement_is_a_table_by_kind_and_exit_0(file, capsys):
     assert main(["cases", file(*ROWS)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert ["equal", "2", "2", "0"] in [line.split() for line in lines]
+    rows = [line.split() for line in lines]
+    assert ["equal", "2", "2", "0"] in rows
+    assert ["sum", "1", "1", "0"] in rows
     assert lines[-1] == "5 of 5 agree, 0 do not, arguable ones aside"
 
 
