@@ -68,6 +68,11 @@ def outside_thoughts(text: str) -> str:
     return visible.split(_THINK_OPEN, 1)[0]
 
 
+def box_starts(text: str) -> list[int]:
+    r"""Where each `\boxed` or `\fbox` begins, closed or not."""
+    return [match.start() for match in _BOX.finditer(text)]
+
+
 def extract_code(text: str, language: str = "python") -> str:
     """The program in a reply: its last fence tagged as that language, else its last fence, else all of it.
 
