@@ -134,7 +134,7 @@ def _value(text: str) -> Fraction:
 
 
 class _Parser:
-    r"""Recursive descent over + - * / ^ ! \frac, parentheses and braces; no juxtaposition."""
+    r"""Recursive descent over + - * / ^ ! \frac, parentheses and braces; juxtaposed only before a parenthesis."""
 
     def __init__(self, text: str) -> None:
         self.tokens = _tokens(text)
@@ -156,10 +156,16 @@ class _Parser:
 
     def product(self) -> Fraction:
         value = self.signed()
-        while mark := self.next_of("*", "/"):
-            factor = self.signed()
-            value = _bounded(value * factor if mark == "*" else value / factor)
-        return value
+        was_divided = False
+        while True:
+            if mark := self.next_of("*", "/"):
+                factor = self.signed()
+                value = _bounded(value * factor if mark == "*" else value / factor)
+                was_divided = mark == "/"
+            elif self.peek() == "(" and not was_divided:  # 2(3); but 1/2(3) is read both ways
+                value = _bounded(value * self.power())
+            else:
+                return value
 
     def signed(self) -> Fraction:
         sign = 1

@@ -68,3 +68,13 @@ def ascending(text: str) -> str:
         return text
     turned = {">": "<", "\\ge": "\\le "}
     return "".join(turned.get(part, part.strip()) for part in reversed(parts))
+
+
+def both_signs(text: str) -> str:
+    r"""`1 \pm 2` as the set of the two values it stands for; what is no plain value stays as it is."""
+    if text.count("\\pm") != 1 or re.search(r"\\mp(?![a-zA-Z])|[=<>,]|\\(?:le|ge|in|text)(?![a-zA-Z])", text):
+        return text
+    before, _, after = text.partition("\\pm")
+    return (
+        rf"\{{{before}+{after}, {before}-{after}\}}" if before.strip() else rf"\{{{after.strip()}, -{after.strip()}\}}"
+    )

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from rewards.exact import exact_number, same_number
 from rewards.extraction import NoAnswer, extract_answer
-from rewards.latex import ascending, normalised
+from rewards.latex import ascending, both_signs, normalised
 from rewards.verdict import Verdict
 from rewards.workers import Outcome, default_pool
 
@@ -85,7 +85,7 @@ def _prepared(text: str, reference: object, rules: MathRules) -> Verdict | tuple
         )
     given = normalised(answer)
     if _squeezed(wanted) != _squeezed(given):
-        wanted, given = _without_names(wanted, given)
+        wanted, given = map(both_signs, _without_names(wanted, given))
     found = _compared_as_written(wanted, given)
     return _found(found, wanted, given) if found is not None else (wanted, given)
 
@@ -181,7 +181,8 @@ def _same_words(wanted: str, given: str) -> str:
         return ""
     if wanted.lower().split() == given.lower().split():
         return "same"
-    return "" if len(wanted) <= 3 else "different"
+    is_of_letters = all(len(run) == 1 for run in re.findall("[A-Za-z]+", wanted))  # `p - q` is an expression
+    return "" if len(wanted) <= 3 or is_of_letters else "different"
 
 
 def _differ_in_kind(wanted: str, given: str) -> bool:

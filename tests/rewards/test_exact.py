@@ -129,7 +129,7 @@ NO_NUMBERS = [
     "12,34",
     "1.2.3",
     "1/0",
-    "2(3)",
+    "1/2(3)",
     "4\\sqrt{2}",
     "2 pi",
     "(3",
@@ -174,3 +174,11 @@ def test_rules_for_what_is_written_differently(answer: str, reference: str, is_s
 def test_no_text_raises_or_hangs(text: str) -> None:
     number = exact_number(normalised(text))
     assert number is None or isinstance(number.value, Fraction)
+
+
+def test_a_factor_before_a_parenthesis_multiplies() -> None:
+    """LaTeX writes products so; after a division it can be read both ways, and is then nothing."""
+    assert value("2(3)") == value("(2)(3)") == 6
+    assert value("2(1/3)") == Fraction(2, 3)
+    assert value(r"\frac{2(4)}{3}") == Fraction(8, 3)
+    assert value("2^3(4)") == 32

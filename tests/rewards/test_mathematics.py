@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from rewards.mathematics import MathRules, math_verdict, math_verdict_async
 from rewards.verdict import Verdict
+from tests.rewards.rewrites import rewrites
 
 WHOLE = MathRules(is_whole_text=True, timeout_s=10)
 
@@ -37,9 +39,48 @@ def test_all_labels_of_gsm8ks_model_solutions_are_agreed_with(shared_data: Calla
     assert (len(agreed), sum(agreed)) == (5276, 5276)
 
 
+def _references(shared_data: Callable[[str], Path], name: str) -> list[str]:
+    field, path = {
+        "MATH-500": ("answer", "math500/test.jsonl"),
+        "AIME24": ("answer", "qwen_math_eval/aime24.jsonl"),
+        "AMC23": ("answer", "qwen_math_eval/amc23.jsonl"),
+        "SVAMP": ("Answer", "qwen_math_eval/svamp.jsonl"),
+        "ASDiv": ("answer", "qwen_math_eval/asdiv.jsonl"),
+        "OlympiadBench": ("final_answer", "qwen_math_eval/olympiadbench.jsonl"),
+    }[name]
+    values = [json.loads(line)[field] for line in shared_data(f"data/{path}").read_text().splitlines()]
+    return [str(value[0] if isinstance(value, list) else value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "without"),
+    [("MATH-500", 500, 61), ("AIME24", 30, 0), ("AMC23", 40, 0), ("SVAMP", 1000, 0), ("OlympiadBench", 675, 132)],
+)
+def test_references_match_their_rewrites_and_no_changed_value(
+    shared_data: Callable[[str], Path], name: str, rows: int, without: int
+) -> None:
+    """`without`: references of a kind that is not rewritten here, such as words, lists and units."""
+    references = _references(shared_data, name)
+    assert len(references) == rows
+    assert [text for text in references if status(text, text) != "correct"] == []
+    pairs = [(text, rewrites(text)) for text in references]
+    assert sum(not same for _, (same, _) in pairs) == without
+    asked = [(answer, text, "correct") for text, (same, _) in pairs for answer in same]
+    asked += [(answer, text, "wrong") for text, (_, different) in pairs for answer in different]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda row: status(row[0], row[1]), asked))
+    assert [(row, got) for row, got in zip(asked, found, strict=True) if got != row[2]] == []
+
+
 @pytest.mark.parametrize(
     ("answer", "reference"),
     [
+        (r"1+\sqrt{19}, 1-\sqrt{19}", r"1 \pm \sqrt{19}"),
+        (r"\frac{2 \pm 2\sqrt{19}}{2}", r"1 \pm \sqrt{19}"),
+        (r"x = 1 \pm \sqrt{2}", r"1\pm\sqrt2"),
+        (r"\pm 2", "2, -2"),
+        (r"\frac{2(p - q)}{2}", "p - q"),
+        ("2(1/3)", r"\frac23"),
         (r"(x+3)^2", "x^2+6x+9"),
         (r"1-\frac{1}{\mathrm{e}}", r"1-\frac1e"),
         ("sqrt(17)", r"\sqrt{17}"),
