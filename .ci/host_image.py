@@ -22,7 +22,8 @@ from typing import BinaryIO
 
 _PROGRAMS = """bash sh cat ls mkdir rm cp mv ln touch head tail od sort uniq wc tr cut seq sleep env grep sed awk find
 xargs tee printf echo true false id uname expr dd stat chmod ps mktemp date diff test yes su basename
-dirname readlink realpath mkfifo rmdir paste comm nproc timeout split md5sum sha256sum df du nohup kill gcc g++ as ld node"""
+dirname readlink realpath mkfifo rmdir paste comm nproc timeout split md5sum sha256sum df du nohup
+kill gcc g++ as ld node"""
 _HEADERS = "*.h c++ linux asm asm-generic bits sys gnu rpc net netinet netpacket arpa finclude misc mtd"
 _LINKED = """*crt*.o libc.so* libc_nonshared.a libm.so* libm-*.a libmvec* libpthread* libdl.* librt.* libutil.*
 libstdc++* libgcc_s*"""

@@ -212,7 +212,8 @@ def _serve(args: argparse.Namespace) -> int:
 
     from rewards.fusion import submit_on
     from sandbox.fusion import ping, run_code
-    from sandbox.server import make_app, serve
+    from sandbox.server import make_app
+    from sandbox.server_listen import serve
 
     token = _token(args.token_file) if args.token_file else None  # --no-auth, whatever the environment holds
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")

@@ -19,9 +19,10 @@ TOKEN = "a-token-of-these-tests"
 _MAIN = """
 import json, logging, resource, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s %(message)s")
-import sandbox.server
+import sandbox.server, sandbox.server_listen
 from sandbox import Program, Sandbox
-from sandbox.server import make_app, serve
+from sandbox.server import make_app
+from sandbox.server_listen import serve
 
 async def twice(body, run):
     asked = json.loads(body)
@@ -30,7 +31,7 @@ async def twice(body, run):
 options = json.loads(sys.argv[1])
 port = options.pop("port")
 sandbox.server._BODY_S = options.pop("body_s", sandbox.server._BODY_S)
-sandbox.server._HEAD_S = options.pop("head_s", sandbox.server._HEAD_S)
+sandbox.server_listen._HEAD_S = options.pop("head_s", sandbox.server_listen._HEAD_S)
 if most_files := options.pop("most_files", 0):
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
 with Sandbox(slots=options["slots"]) as box:

@@ -17,7 +17,8 @@ import pytest
 
 from sandbox import Execution, Limits, Program, RemoteSandbox, Sandbox
 from sandbox.errors import ConfigError, VeriwardError
-from sandbox.server import make_app, serve
+from sandbox.server import make_app
+from sandbox.server_listen import serve
 from tests.sandbox.conftest import Process, can_confine, descendants
 from tests.sandbox.serving import TOKEN, Server, serving
 
