@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from envs.audit import audit
     from envs.base import Env, Golden, Reply, Task
     from envs.registry import load_env
     from rewards.instructions import instruction_verdict
@@ -34,6 +35,7 @@ __all__ = [
     "Sandbox",
     "Task",
     "Verdict",
+    "audit",
     "code_verdict",
     "evaluate",
     "instruction_verdict",
@@ -51,6 +53,7 @@ _HOMES = {
     "Sandbox": "sandbox.local",
     "Task": "envs.base",
     "Verdict": "rewards.verdict",
+    "audit": "envs.audit",
     "code_verdict": "rewards.programs",
     "evaluate": "trainer.evaluation",
     "instruction_verdict": "rewards.instructions",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import veriward
 from sandbox.errors import VeriwardError
-from veriward import cli_cases, cli_envs, cli_runs, cli_sandbox
+from veriward import cli_audit, cli_cases, cli_envs, cli_runs, cli_sandbox
 from veriward.extras import advice_for
 from veriward.output import note
 
@@ -55,6 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     cli_runs.add_verbs(verbs)
     cli_envs.add_verbs(verbs)
+    cli_audit.add_verbs(verbs)
     cli_cases.add_verbs(verbs)
     cli_sandbox.add_verbs(verbs)
     return parser

@@ -26,17 +26,17 @@ def add_verbs(verbs: Any) -> None:
     show = verbs.add_parser(
         "show", help="a task of an environment, some ids, a golden reply and its verdict", description=_show.__doc__
     )
-    _add_env(show)
+    add_env(show)
     show.set_defaults(verb=_show)
 
     verify = verbs.add_parser("verify", help="verify one reply to one task", description=_verify.__doc__)
-    _add_env(verify)
+    add_env(verify)
     verify.add_argument("--task", required=True, metavar="ID")
     verify.add_argument("--reply", required=True, metavar="FILE", help="a UTF-8 text file, or - for stdin")
     verify.set_defaults(verb=_verify)
 
     evaluate = verbs.add_parser("eval", help="measure a model's pass@k", description=_eval.__doc__)
-    _add_env(evaluate)
+    add_env(evaluate)
     evaluate.add_argument("--model", required=True, metavar="PATH", help="a causal-LM directory, or an embedded model")
     evaluate.add_argument("-n", "--samples", type=_positive, default=8, help="replies sampled a task (default 8)")
     evaluate.add_argument("-k", type=_positives, metavar="1,8", help="the k of pass@k (default: 1 and -n)")
@@ -49,7 +49,7 @@ def add_verbs(verbs: Any) -> None:
     evaluate.set_defaults(verb=_eval)
 
 
-def _add_env(parser: argparse.ArgumentParser) -> None:
+def add_env(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("env", metavar="ENV", help="an installed env, package.module:Class, or a path")
     add_env_option(parser)
     _add_json(parser)
@@ -90,7 +90,7 @@ def _show(args: argparse.Namespace) -> int:
     verdict it gets, if there is one, and the first task ids of each split."""
     from envs.splits import check_golden, check_tasks
 
-    env = _load(args)
+    env = load(args)
     goldens = check_golden(env)
     firsts = check_tasks(env, at_most=SHOWN_IDS)
     ids = {split: [task.id for task in tasks] for split, tasks in firsts.items()}
@@ -122,7 +122,7 @@ def _show(args: argparse.Namespace) -> int:
 def _verify(args: argparse.Namespace) -> int:
     """Verify the reply in a file against a task; the exit code is 1 when the verifier itself failed (unscored)."""
     text = _read_reply(args.reply)
-    env = _load(args)
+    env = load(args)
     task = _find_task(env, args.task, args.env)
     verdict = _judge(env, task, text)
     if args.json:
@@ -168,7 +168,7 @@ def _eval(args: argparse.Namespace) -> int:
     return code
 
 
-def _load(args: argparse.Namespace) -> Env:
+def load(args: argparse.Namespace) -> Env:
     from envs.registry import load_env
 
     return load_env(args.env, **_options(args))

@@ -25,6 +25,7 @@ PUBLIC = {
     "Sandbox",
     "Task",
     "Verdict",
+    "audit",
     "code_verdict",
     "evaluate",
     "instruction_verdict",
