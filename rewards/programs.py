@@ -8,6 +8,7 @@ in a checker's own job. Failures of the sandbox are `unscored`, failures of the 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
@@ -36,18 +37,22 @@ def code_verdict(
     *,
     language: str = "python",
     limits: Limits | None = None,
+    total_s: float | None = None,
     sandbox: Sandbox | None = None,
 ) -> Verdict:
     """Judge a program (what `extract_code` finds in a reply) by CallTests, StdioTests or AssertTests
     (or their plain forms, see `as_code_tests`); in another of `sandbox.languages.LANGUAGES` than
     Python by StdioTests. `limits` hold for each job: one job for all calls or assertions, one for
-    each case of standard input.
+    each case of standard input; `total_s` bounds the wall seconds of all cases together.
 
     Correct means all cases pass; `parts["passed"]` is the share that did, where cases are counted.
     `detail` tells the first failing case and quotes expected values: it is for people, never for
     the policy. Blocking; safe from any thread and inside a running loop. Never raises for what
-    program or tests hold; VeriwardError where this machine cannot confine programs at all.
+    program or tests hold; VeriwardError where this machine cannot confine programs at all, and
+    ValueError for an impossible `total_s`.
     """
+    if total_s is not None and not 0 < total_s < math.inf:
+        raise ValueError(f"total_s = {total_s}: a positive number of seconds, or None")
     if language not in LANGUAGES:
         return Verdict.unscored(f"language {language!r:.40} is none of {', '.join(LANGUAGES)}")
     try:
@@ -61,7 +66,10 @@ def code_verdict(
         return Verdict.failed("unparsed", f"the program is of type {type(code).__name__}, not text")
     if len(code) > _MAX_CODE_CHARACTERS or not _is_text(code):
         return Verdict.failed("unparsed", f"no program: over {_MAX_CODE_CHARACTERS} characters, or not Unicode text")
-    return _judged(_Jobs(code, language, limits or Limits(), sandbox or default_sandbox()), suite)
+    limits = limits or Limits()
+    if total_s is not None and not isinstance(suite, StdioTests):
+        limits = limits.model_copy(update={"wall_s": min(limits.wall_s, total_s)})
+    return _judged(_Jobs(code, language, limits, total_s or math.inf, sandbox or default_sandbox()), suite)
 
 
 async def code_verdict_async(
@@ -70,10 +78,13 @@ async def code_verdict_async(
     *,
     language: str = "python",
     limits: Limits | None = None,
+    total_s: float | None = None,
     sandbox: Sandbox | None = None,
 ) -> Verdict:
     """`code_verdict` without blocking the running loop."""
-    return await asyncio.to_thread(code_verdict, code, tests, language=language, limits=limits, sandbox=sandbox)
+    return await asyncio.to_thread(
+        code_verdict, code, tests, language=language, limits=limits, total_s=total_s, sandbox=sandbox
+    )
 
 
 def _unusable(suite: CodeTests, language: str) -> str:
@@ -102,8 +113,9 @@ def _is_text(text: str) -> bool:
 class _Jobs:
     """The jobs that one verdict opens, all on one sandbox and under the same limits."""
 
-    def __init__(self, code: str, language: str, limits: Limits, sandbox: Sandbox) -> None:
+    def __init__(self, code: str, language: str, limits: Limits, total_s: float, sandbox: Sandbox) -> None:
         self.code, self.language, self.limits, self.sandbox = code, language, limits, sandbox
+        self.total_s = total_s  # wall clock for all cases of standard input
 
     def candidate(self) -> AbstractContextManager[Candidate]:
         return candidate_job(self.sandbox, self.limits, self.code)
@@ -114,9 +126,11 @@ class _Jobs:
     def judge(self, checker_code: str) -> AbstractContextManager[Judge | None]:
         return judge_job(self.sandbox, self.limits, checker_code) if checker_code else nullcontext()
 
-    def run(self, stdin: str) -> Execution:
-        program = Program(language=self.language, code=self.code, stdin=stdin.encode(), limits=self.limits)
-        return self.sandbox.run_sync(program)
+    def run(self, stdin: str, left_s: float) -> Execution:
+        limits = self.limits.model_copy(update={"wall_s": min(self.limits.wall_s, left_s)})
+        return self.sandbox.run_sync(
+            Program(language=self.language, code=self.code, stdin=stdin.encode(), limits=limits)
+        )
 
     def lacks_its_tools(self, execution: Execution) -> bool:
         """Whether a command was not found that the sandbox should have: no fault of the program's."""
@@ -211,8 +225,13 @@ def _judged_answer(
 
 def _judged_by_output(jobs: _Jobs, tests: StdioTests) -> Verdict:
     executions: list[Execution] = []
+    left_s = jobs.total_s
     for case in tests.cases:
-        executions.append(jobs.run(case.input))
+        if left_s <= 0:
+            executions.append(Execution(status="timeout", limit="wall", wall_s=jobs.total_s))
+            break
+        executions.append(jobs.run(case.input, left_s))
+        left_s -= executions[-1].wall_s
         if executions[-1].status == "unavailable":
             return how_it_ended(executions[-1])
         if jobs.lacks_its_tools(executions[-1]):

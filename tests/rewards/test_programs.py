@@ -496,3 +496,17 @@ def test_every_solution_of_mbpp_passes_its_assertions(shared_data: Callable[[str
         verdicts = list(threads.map(judged, rows))
     assert [(row["task_id"], v) for row, v in zip(rows, verdicts, strict=True) if v.status != "correct"] == []
     assert len(rows) == 427
+
+
+def test_all_cases_together_have_a_limit_of_their_own() -> None:
+    code = "import time\nn = int(input())\ntime.sleep(0.4)\nprint(n * 2)"
+    cases = [{"input": f"{n}\n", "output": f"{2 * n}\n"} for n in range(5)]
+    assert code_verdict(code, cases).status == "correct"
+    verdict = code_verdict(code, cases, total_s=1.0)
+    assert verdict.status == "timeout"
+    assert 0 < verdict.parts["passed"] < 1
+    endless = "def add(a, b):\n    while True: pass"
+    assert code_verdict(endless, CALLS, total_s=0.5).status == "timeout"
+    for total_s in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="total_s"):
+            code_verdict(code, cases, total_s=total_s)
