@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from typing import Literal
 
+from sandbox import Execution
+from sandbox.backend import Backend
+
 Root = Literal["own", "shared", "container"]
 
 BACKENDS = ("local", "docker")
@@ -39,3 +42,16 @@ def system_call(run, call: str) -> str:
     execution = run(code)
     assert execution.status == "finished", execution
     return execution.stdout.decode().strip()
+
+
+def assert_held(execution: Execution, box: Backend) -> None:
+    """It went on until its wall clock ended it.
+
+    Or memory did: what a failed fork takes is charged to the cgroup and given back only after a grace
+    period, which on a busy machine comes too late. Or, where nothing else bounds them, its processes.
+    """
+    found = (execution.status, execution.limit)
+    may_be = [("timeout", "wall"), ("killed", "memory")]
+    if not box.guarantees().enforces("processes"):
+        may_be.append(("killed", "processes"))
+    assert found in may_be, execution
