@@ -95,7 +95,10 @@ async def test_a_cell_that_goes_down_leaves_the_variables_as_they_were(python, t
         if kind in ("fork bomb", "hidden") and root == "shared" and "state is lost" in execution.error:
             assert execution.status == "killed"  # looked at from outside there, and the end of all
             return
-        assert (execution.status, execution.exit_code, execution.signal, execution.error) == (status, code, signal, "")
+        # What failed forks took is given back late: memory may end the bomb before its time.
+        ended = {status, "killed"} if kind == "fork bomb" else {status}
+        assert execution.status in ended
+        assert (execution.exit_code, execution.signal, execution.error) == (code, signal, "")
         assert (await python.run("keep")).stdout == b"'kept'\n"
         assert len(tested.jobs()) == before
 
